@@ -3,9 +3,7 @@
 //! Sums of 16-bit floats travel in f32 and are rounded once at the end; that doubles their traffic, and is why rank order, whose pieces
 //! travel as they are, stays the default. All ranks must prefer the same way, as they must make the same calls.
 
-use crate::comm_plan::{
-    Algorithm, CommPlan, Inside, Join, Kind, Move, Nodes, RankPlan, Span, Vector,
-};
+use crate::comm_plan::{Algorithm, Buf, CommPlan, Inside, Join, Kind, Move, Nodes, RankPlan, Span};
 use crate::comm_plan::{hierarchical, hierarchical_scatter, plan};
 use crate::fold::{accumulator, joiner_of, part, prepare};
 use crate::group::Collectives;
@@ -185,9 +183,9 @@ impl Collectives {
     ) -> Result<()> {
         let at = |span: &Span| {
             let home = homes[match span.home {
-                Vector::Data => 0,
-                Vector::Out => 1,
-                Vector::Scratch => 2,
+                Buf::Data => 0,
+                Buf::Out => 1,
+                Buf::Scratch => 2,
             }];
             part(home, dtype, span.at, span.n)
         };

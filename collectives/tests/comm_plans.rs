@@ -6,7 +6,7 @@ use crossweave_collectives::comm_plan::numbers::{
 };
 use crossweave_collectives::comm_plan::verify::verify;
 use crossweave_collectives::comm_plan::{
-    Algorithm, CommPlan, Cut, Kind, Move, Nodes, Order, Span, Vector, across, cost, hierarchical,
+    Algorithm, Buf, CommPlan, Cut, Kind, Move, Nodes, Order, Span, across, cost, hierarchical,
     hierarchical_scatter, plan,
 };
 
@@ -245,8 +245,8 @@ fn broken(how: &str) -> CommPlan {
                 rank_order: false,
                 ranks: (0..3u32)
                     .map(|me| {
-                        let own = Span::new(Vector::Data, 0, 2);
-                        let slot = |k: u64| Span::new(Vector::Scratch, 2 * k, 2);
+                        let own = Span::new(Buf::Data, 0, 2);
+                        let slot = |k: u64| Span::new(Buf::Scratch, 2 * k, 2);
                         let mut swap = vec![];
                         let mut parts = vec![own];
                         for (k, step) in (1..3).enumerate() {
@@ -275,7 +275,7 @@ fn broken(how: &str) -> CommPlan {
         }
         "a cycle of sends" => {
             // Each sends first and receives in the round after: comes through only with buffers nobody promised.
-            let span = Span::new(Vector::Data, 0, 12);
+            let span = Span::new(Buf::Data, 0, 12);
             for (r, p) in p.ranks.iter_mut().enumerate() {
                 let (to, from) = ((r as u32 + 1) % 3, (r as u32 + 2) % 3);
                 p.rounds = vec![

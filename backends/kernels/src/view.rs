@@ -2,7 +2,7 @@
 
 use crate::args::{Dims, zero};
 pub(crate) use crossweave_plugin::operand::{
-    F32, FLOATS, INDEX, WHOLE_BYTES, arity, flags, invalid, name, named, plan, refuse,
+    ARITHMETIC, F32, FLOATS, INDEX, WHOLE_BYTES, arity, flags, invalid, name, named, plan, refuse,
 };
 use crossweave_plugin::{DType, OpRequest, Result, operand};
 
@@ -172,14 +172,6 @@ pub(crate) fn output_strided(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> R
 /// Reads an output that must be dense row-major.
 pub(crate) fn output(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
     operand::output(o, i, dtypes).map(View::from)
-}
-
-/// Refuses what is not dense row-major.
-pub(crate) fn dense(o: &OpRequest<'_>, i: usize, v: View) -> Result<View> {
-    if !v.dense() {
-        return refuse(o, format!("{} must be dense row-major", named(o, i)));
-    }
-    Ok(v)
 }
 
 /// Checks that operand `i` has this shape.

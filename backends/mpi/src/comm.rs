@@ -4,11 +4,11 @@
 use crate::channel::{self, Channels, Peer};
 use crate::flight;
 use crate::library::Mpi;
-use crate::memory::{Mem, PAGE};
-use crate::plan::{self, Planned};
+use crate::memory::{Mem, PAGE, address};
 use crate::run;
 use crate::stream::Stream;
 use crate::{Device, MpiBackend};
+use crossweave_plugin::collective::{self, Checked};
 use crossweave_plugin::{
     Code, Coll, CollShape, Collectives, CommConfig, Error, Health, Host, Result, Support, fail,
 };
@@ -99,7 +99,7 @@ impl Member {
     }
 
     /// `mine`: turns true when the stream of this launch is being destroyed.
-    fn group(&self, ticket: u64, group: &[Planned], mine: Arc<AtomicBool>) -> Result<()> {
+    fn group(&self, ticket: u64, group: &[Checked], mine: Arc<AtomicBool>) -> Result<()> {
         let turn = || self.turn.load(SeqCst) == ticket;
         let what = "an earlier launch on another stream";
         if let Err(e) = flight::until(self, what, &mine, turn) {
@@ -115,7 +115,7 @@ impl Member {
         result
     }
 
-    fn run(&self, group: &[Planned], abandoned: &AtomicBool) -> Result<()> {
+    fn run(&self, group: &[Checked], abandoned: &AtomicBool) -> Result<()> {
         self.health()?;
         // SAFETY: operands of a group whose turn on its stream has come; the host keeps them until the stream has passed it.
         unsafe {
@@ -442,7 +442,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
     }
 
     fn supports(_: &MpiBackend, _: &Comm, shape: &CollShape) -> Result<Support> {
-        plan::supported(shape)?;
+        collective::supported(shape)?;
         Ok(Support {
             tier: 1,
             latency_ns: 5_000,
@@ -454,7 +454,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
     fn launch(_: &MpiBackend, c: &Comm, s: &Stream, group: &[Coll<'_, Mem>]) -> Result<()> {
         let m = c.0.clone();
         m.health()?;
-        let plan = |x| plan::plan(x, m.rank as usize, m.ranks as usize);
+        let plan = |x| collective::request(x, (m.rank as usize, m.ranks as usize), address);
         let group = group
             .iter()
             .map(plan)
@@ -472,7 +472,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
                     format!(
                         "rank {}'s stream failed before it came to {}: {}",
                         m.rank,
-                        group.first().map_or(String::new(), Planned::what),
+                        group.first().map_or(String::new(), Checked::what),
                         e.message
                     ),
                 );

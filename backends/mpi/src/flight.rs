@@ -4,7 +4,7 @@
 use crate::channel::{FIRST, MESSAGE};
 use crate::comm::Member;
 use crate::library::Request;
-use crate::plan::Planned;
+use crossweave_plugin::collective::Checked;
 use crossweave_plugin::{Awake, Code, Error, Result, fail};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -29,7 +29,7 @@ struct Pending {
 /// What messages and the other ranks call a phase; put into words when somebody wants to read them.
 #[derive(Clone, Copy)]
 pub(crate) enum What<'a> {
-    Collective(&'a Planned),
+    Collective(&'a Checked),
     /// A split, by its number, and what goes round.
     Split(u64, &'static str),
 }

@@ -181,16 +181,6 @@ macro_rules! integer {
 }
 integer!(i8, u8, i32, u32, i64, u64);
 
-/// Can this dtype be reduced so? Answered before anything moves.
-pub(crate) fn supported(dtype: DType, reduce: u32) -> bool {
-    let float = matches!(dtype, DType::F16 | DType::Bf16 | DType::F32 | DType::F64);
-    match reduce {
-        RED_SUM | RED_PROD | RED_MIN | RED_MAX => float || !dtype.is_float(),
-        RED_AVG | RED_PREMUL_SUM => float,
-        _ => false,
-    }
-}
-
 impl Fold {
     /// `out[i] = fold over r of sources[r][i]`, each source with its `premul_sum` factor.
     ///
@@ -210,7 +200,7 @@ impl Fold {
                 DType::U32 => typed::<u32>(self.reduce, sources, out, count),
                 DType::I64 => typed::<i64>(self.reduce, sources, out, count),
                 DType::U64 => typed::<u64>(self.reduce, sources, out, count),
-                // `supported` lets no other type through.
+                // `collective::reducible` lets no other type through.
                 _ => {}
             }
         }
@@ -370,6 +360,7 @@ unsafe fn two<T: Copy>(a: *const T, b: *const T, out: *mut T, count: usize, f: i
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crossweave_plugin::collective::reducible;
 
     #[test]
     fn sixteen_bit_sums_are_rounded_once_and_in_rank_order() {
@@ -411,7 +402,7 @@ mod tests {
         assert_eq!(run(RED_AVG, 1.0)[0], 2.5);
         assert_eq!(run(RED_PREMUL_SUM, 0.5)[0], 2.5);
         assert!(run(RED_MIN, 1.0)[1].is_nan() && run(RED_MAX, 1.0)[1].is_nan());
-        assert!(!supported(DType::I32, RED_AVG) && !supported(DType::F8E4M3, RED_SUM));
+        assert!(!reducible(DType::I32, RED_AVG) && !reducible(DType::F8E4M3, RED_SUM));
     }
 
     /// Every length around a block, several ranks, in place or not: each element is what the definition says, by bits.

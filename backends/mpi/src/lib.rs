@@ -16,7 +16,6 @@ mod fold;
 pub mod last_words;
 mod library;
 mod memory;
-mod plan;
 mod pmi;
 mod run;
 mod stream;

@@ -4,9 +4,9 @@
 use crate::comm::Member;
 use crate::flight::{Flight, What};
 use crate::fold::Fold;
-use crate::plan::Planned;
 use crossweave_abi::*;
 use crossweave_plugin::Result;
+use crossweave_plugin::collective::Checked;
 use smallvec::{SmallVec, smallvec};
 use std::sync::atomic::AtomicBool;
 
@@ -27,7 +27,7 @@ const FEW: usize = 16;
 /// The plan's addresses are live operands of this collective.
 pub(crate) unsafe fn collective(
     m: &Member,
-    p: &Planned,
+    p: &Checked,
     number: u64,
     abandoned: &AtomicBool,
 ) -> Result<()> {
@@ -54,8 +54,8 @@ pub(crate) unsafe fn collective(
 ///
 /// # Safety
 /// As [`collective`].
-pub(crate) unsafe fn exchange(m: &Member, group: &[Planned], abandoned: &AtomicBool) -> Result<()> {
-    let (sends, receives): (Vec<&Planned>, Vec<&Planned>) = group
+pub(crate) unsafe fn exchange(m: &Member, group: &[Checked], abandoned: &AtomicBool) -> Result<()> {
+    let (sends, receives): (Vec<&Checked>, Vec<&Checked>) = group
         .iter()
         .filter(|p| p.point_to_point())
         .partition(|p| p.kind == COLL_SEND);
@@ -78,7 +78,7 @@ pub(crate) unsafe fn exchange(m: &Member, group: &[Planned], abandoned: &AtomicB
 /// One collective being run. Only [`collective`] makes one, and its caller has promised that the operands are live.
 struct Run<'a> {
     m: &'a Member,
-    p: &'a Planned,
+    p: &'a Checked,
     number: u64,
     /// Turns true when its stream is being destroyed.
     abandoned: &'a AtomicBool,

@@ -5,8 +5,10 @@ use crate::kernel::{DYN_WORDS, Dynamic, HostFill, Pass, op_name};
 use crate::memory::{Mem, Place, Region, inside};
 use crate::stream::{Cmd, Stream};
 use crate::{Wgpu, ops};
-use crossweave_abi::op::{self, Class};
-use crossweave_plugin::{Code, DType, Dyn, OpRequest, Ops, Plan, Result, Span, fail, unsupported};
+use crossweave_abi::Layout;
+use crossweave_abi::op::Class;
+use crossweave_plugin::op::{Operands, spec};
+use crossweave_plugin::{Code, Dyn, OpRequest, Ops, Plan, Result, Span, fail, unsupported};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,8 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 pub struct Ready {
     pub(crate) name: &'static str,
     pub(crate) passes: Vec<(Pass, Arc<Pipeline>)>,
-    /// Per operand: bytes its layout touches and the alignment of its elements; `None` = absent.
-    operands: Vec<Option<(u64, u64)>>,
+    operands: Operands,
     pub(crate) workspace: u64,
     dynamic: Option<Dynamic>,
     host: Option<HostFill>,
@@ -24,7 +25,7 @@ pub struct Ready {
 impl Ready {
     /// Regions of a launch: the operands, and the workspace where there is one.
     pub(crate) fn regions(&self) -> usize {
-        self.operands.len() + usize::from(self.workspace > 0)
+        self.operands.count() + usize::from(self.workspace > 0)
     }
 }
 
@@ -39,46 +40,19 @@ impl Ops<Wgpu> for WgpuOps {
 
     fn prepare(b: &Wgpu, d: &Device, o: &OpRequest<'_>) -> Result<(Arc<Ready>, Plan)> {
         b.fault("wgpu.op_prepare", Some(d))?;
-        let Some(spec) = op::spec(o.id) else {
-            return unsupported(format!("op {:#06x} is not in this build's table", o.id));
-        };
-        if o.revision != 1 {
-            return unsupported(format!("{}: revision {}", spec.name, o.revision));
-        }
+        let spec = spec(o)?;
         let facts = &d.shared.facts;
         if spec.class == Class::Fused && !facts.fused {
             return unsupported(format!("{}: fused ops are off (wgpu.fused)", spec.name));
         }
         d.shared.check()?;
-        let mut operands = Vec::with_capacity(o.operands.len());
-        for (i, l) in o.operands.iter().enumerate() {
-            if !l.present() {
-                operands.push(None);
-                continue;
-            }
-            let Some(dt) = DType::from_id(l.dtype) else {
-                return unsupported(format!("{}: operand {i} dtype {:#x}", spec.name, l.dtype));
-            };
-            if l.rank > 8 || l.shape[..l.rank as usize].iter().any(|d| *d < 0) {
-                return fail(
-                    Code::Invalid,
-                    format!(
-                        "{}: operand {i} has rank {} shape {:?}",
-                        spec.name, l.rank, l.shape
-                    ),
-                );
-            }
-            if l.stride[..l.rank as usize].iter().any(|s| *s < 0) {
-                return unsupported(format!("{}: operand {i} has a negative stride", spec.name));
-            }
-            let elem = (dt.bits() / 8).max(1);
-            if reach(l) > u128::from(MOST_ELEMENTS) {
-                return unsupported(format!(
-                    "{}: operand {i} has more elements than 32-bit indices reach; split it",
-                    spec.name
-                ));
-            }
-            operands.push(Some((l.extent_bytes(), elem)));
+        let operands = Operands::read(o)?;
+        let far = |l: &&Layout| l.present() && reach(l) > u128::from(MOST_ELEMENTS);
+        if let Some(i) = o.operands.iter().position(|l| far(&l)) {
+            return unsupported(format!(
+                "{}: operand {i} has more elements than 32-bit indices reach; split it",
+                spec.name
+            ));
         }
         let made = ops::prepare(o, facts)?;
         let mut passes = Vec::with_capacity(made.passes.len());
@@ -116,59 +90,10 @@ impl Ops<Wgpu> for WgpuOps {
     ) -> Result<()> {
         b.fault("wgpu.op_launch", None)?;
         s.sticky()?;
-        if operands.len() != p.operands.len() {
-            return fail(
-                Code::Invalid,
-                format!(
-                    "{}: prepared with {} operands, launched with {}",
-                    p.name,
-                    p.operands.len(),
-                    operands.len()
-                ),
-            );
-        }
-        for (i, (span, want)) in operands.iter().zip(&p.operands).enumerate() {
-            match (span, want) {
-                (None, None) => {}
-                (Some(span), Some((bytes, align))) => {
-                    device(span, p.name, &format_args!("operand {i}"))?;
-                    if span.bytes < *bytes {
-                        return fail(
-                            Code::Invalid,
-                            format!(
-                                "{}: operand {i} needs {bytes} bytes, its span has {}",
-                                p.name, span.bytes
-                            ),
-                        );
-                    }
-                    if !span.offset.is_multiple_of(*align) {
-                        return fail(
-                            Code::Invalid,
-                            format!(
-                                "{}: operand {i} starts at byte {}, elements need multiples of {align}",
-                                p.name, span.offset
-                            ),
-                        );
-                    }
-                }
-                // An absent optional operand may still be passed as an empty span, and an empty tensor as none.
-                (Some(span), None) if span.bytes == 0 => {}
-                (None, Some((0, _))) => {}
-                (given, _) => {
-                    let (was, is) = match given.is_some() {
-                        true => ("absent", "is given"),
-                        false => ("there", "is missing"),
-                    };
-                    return fail(
-                        Code::Invalid,
-                        format!(
-                            "{}: operand {i} was {was} at prepare but {is} at launch",
-                            p.name
-                        ),
-                    );
-                }
-            }
-        }
+        p.operands.check(operands, |i, span| {
+            device(span, p.name, &format_args!("operand {i}"))?;
+            Ok(span.offset)
+        })?;
         if p.workspace > 0 {
             match &workspace {
                 Some(w) if w.bytes >= p.workspace => {
@@ -214,9 +139,9 @@ impl Ops<Wgpu> for WgpuOps {
         }
         s.push(|q| {
             let first = q.regions.len() as u32;
-            for (span, want) in operands.iter().zip(&p.operands) {
-                let there = span.as_ref().filter(|_| want.is_some());
-                q.regions.push(there.map(region));
+            for (span, there) in operands.iter().zip(p.operands.present()) {
+                let span = span.as_ref().filter(|_| there);
+                q.regions.push(span.map(region));
             }
             if p.workspace > 0 {
                 q.regions.push(workspace.as_ref().map(region));

@@ -2,7 +2,7 @@
 //!
 //! The algorithms are those of Thakur et al. (2005) and Bruck et al. (1997). Ranks need not be a power of two, counts need not divide, and may be zero.
 
-use super::{CommPlan, Cut, Inside, Join, Kind, Move, Order, RankPlan, Round, Span, Vector};
+use super::{Buf, CommPlan, Cut, Inside, Join, Kind, Move, Order, RankPlan, Round, Span};
 
 /// How a collective is carried out over sends and receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,31 +43,29 @@ pub fn plan(kind: Kind, algorithm: Algorithm, count: u64, ranks: u32) -> Option<
     let mut b = Builder::new(n);
     match (kind, algorithm) {
         (Kind::AllReduce, Direct) => {
-            b.direct_fold(Cut::new(count, n), Vector::Data);
-            b.direct_gather(Cut::new(count, n), Vector::Data);
+            b.direct_fold(Cut::new(count, n), Buf::Data);
+            b.direct_gather(Cut::new(count, n), Buf::Data);
         }
         (Kind::AllReduce, Ring) => {
             let cut = Cut::new(count, n);
             b.ring_reduce_in_place(cut);
             // The ring ends with piece k at rank k - 1.
-            b.ring_gather(cut, Vector::Data, n - 1);
+            b.ring_gather(cut, Buf::Data, n - 1);
         }
         (Kind::AllReduce, Halving) => b.halving_doubling(count),
         (Kind::AllReduce, Tree) => {
             b.tree_reduce(count, 0, false);
             b.tree_broadcast(count, 0);
         }
-        (Kind::ReduceScatter, Direct) => {
-            b.direct_fold(Cut::new(count * u64::from(n), n), Vector::Out)
-        }
+        (Kind::ReduceScatter, Direct) => b.direct_fold(Cut::new(count * u64::from(n), n), Buf::Out),
         (Kind::ReduceScatter, Ring) => b.ring_reduce_scatter(count),
         (Kind::AllGather, Direct) => {
             b.own_piece(count);
-            b.direct_gather(Cut::new(count * u64::from(n), n), Vector::Out);
+            b.direct_gather(Cut::new(count * u64::from(n), n), Buf::Out);
         }
         (Kind::AllGather, Ring) => {
             b.own_piece(count);
-            b.ring_gather(Cut::new(count * u64::from(n), n), Vector::Out, 0);
+            b.ring_gather(Cut::new(count * u64::from(n), n), Buf::Out, 0);
         }
         (Kind::AllGather, Halving) => b.bruck_gather(count),
         (Kind::Broadcast { root }, Tree) => b.tree_broadcast(count, root),
@@ -147,14 +145,14 @@ impl Builder {
             return;
         }
         for r in 0..self.n {
-            let dst = Span::new(Vector::Out, u64::from(r) * count, count);
-            let src = Span::new(Vector::Data, 0, count);
+            let dst = Span::new(Buf::Out, u64::from(r) * count, count);
+            let src = Span::new(Buf::Data, 0, count);
             self.round(r, vec![Move::Copy { dst, src }]);
         }
     }
 
     /// Each piece to its owner, folded there in rank order into `Data` (its own place) or `Out` (the start).
-    fn direct_fold(&mut self, cut: Cut, into: Vector) {
+    fn direct_fold(&mut self, cut: Cut, into: Buf) {
         let n = self.n;
         for me in 0..n {
             let len = cut.len(me);
@@ -162,13 +160,13 @@ impl Builder {
             // Scratch holds the pieces of the others in rank order, my own stands in Data.
             let slot = |r: u32| {
                 let k = if r < me { r } else { r - 1 };
-                Span::new(Vector::Scratch, at + u64::from(k) * len, len)
+                Span::new(Buf::Scratch, at + u64::from(k) * len, len)
             };
-            let mine = (len > 0).then(|| Span::new(Vector::Data, cut.at(me), len));
+            let mine = (len > 0).then(|| Span::new(Buf::Data, cut.at(me), len));
             let mut swap = vec![];
             for step in 1..n {
                 let (to, from) = ((me + step) % n, (me + n - step) % n);
-                if let Some(span) = cut.span(Vector::Data, to..to + 1) {
+                if let Some(span) = cut.span(Buf::Data, to..to + 1) {
                     swap.push(Move::Send { span, to });
                 }
                 if len > 0 {
@@ -179,7 +177,7 @@ impl Builder {
             self.round(me, swap);
             let Some(mine) = mine else { continue };
             let dst = match into {
-                Vector::Out => Span::new(Vector::Out, 0, len),
+                Buf::Out => Span::new(Buf::Out, 0, len),
                 _ => mine,
             };
             if n == 1 {
@@ -196,7 +194,7 @@ impl Builder {
     }
 
     /// Every owner sends its piece of `home` to everyone else.
-    fn direct_gather(&mut self, cut: Cut, home: Vector) {
+    fn direct_gather(&mut self, cut: Cut, home: Buf) {
         let n = self.n;
         for me in 0..n {
             let mut moves = vec![];
@@ -223,14 +221,13 @@ impl Builder {
                 let out = (me + n - step) % n;
                 let into = (me + 2 * n - step - 1) % n;
                 let mut swap = vec![];
-                if let Some(span) = cut.span(Vector::Data, out..out + 1) {
+                if let Some(span) = cut.span(Buf::Data, out..out + 1) {
                     swap.push(Move::Send {
                         span,
                         to: (me + 1) % n,
                     });
                 }
-                let came =
-                    (cut.len(into) > 0).then(|| Span::new(Vector::Scratch, at, cut.len(into)));
+                let came = (cut.len(into) > 0).then(|| Span::new(Buf::Scratch, at, cut.len(into)));
                 if let Some(span) = came {
                     swap.push(Move::Recv {
                         span,
@@ -238,7 +235,7 @@ impl Builder {
                     });
                 }
                 self.round(me, swap);
-                if let (Some(left), Some(own)) = (came, cut.span(Vector::Data, into..into + 1)) {
+                if let (Some(left), Some(own)) = (came, cut.span(Buf::Data, into..into + 1)) {
                     let join = join(own, left, own);
                     self.round(me, vec![join]);
                 }
@@ -247,7 +244,7 @@ impl Builder {
     }
 
     /// Pieces go round until all ranks have all; rank r begins with piece `r - ahead` (mod n).
-    fn ring_gather(&mut self, cut: Cut, home: Vector, ahead: u32) {
+    fn ring_gather(&mut self, cut: Cut, home: Buf, ahead: u32) {
         let n = self.n;
         for me in 0..n {
             for step in 0..n.saturating_sub(1) {
@@ -273,15 +270,15 @@ impl Builder {
         if count == 0 {
             return;
         }
-        let piece = |k: u32| Span::new(Vector::Data, u64::from(k) * count, count);
+        let piece = |k: u32| Span::new(Buf::Data, u64::from(k) * count, count);
         for me in 0..n {
-            let dst = Span::new(Vector::Out, 0, count);
+            let dst = Span::new(Buf::Out, 0, count);
             if n == 1 {
                 self.round(me, vec![Move::Copy { dst, src: piece(0) }]);
                 continue;
             }
             let at = self.scratch(me, 2 * count);
-            let half = |k: u32| Span::new(Vector::Scratch, at + u64::from(k % 2) * count, count);
+            let half = |k: u32| Span::new(Buf::Scratch, at + u64::from(k % 2) * count, count);
             for step in 0..n - 1 {
                 // Piece k must end at rank k, so it begins at rank k + 1.
                 let out = (me + 2 * n - step - 1) % n;
@@ -312,7 +309,7 @@ impl Builder {
         }
         let p = 1 << n.ilog2();
         let extra = n - p;
-        let whole = Span::new(Vector::Data, 0, count);
+        let whole = Span::new(Buf::Data, 0, count);
         // The first 2 * extra ranks pair up: the odd one of a pair works for both.
         let real = |v: u32| if v < extra { 2 * v + 1 } else { v + extra };
         for k in 0..extra {
@@ -323,7 +320,7 @@ impl Builder {
             };
             self.round(giver, vec![send]);
             let at = self.scratch(taker, count);
-            let left = Span::new(Vector::Scratch, at, count);
+            let left = Span::new(Buf::Scratch, at, count);
             let recv = Move::Recv {
                 span: left,
                 from: giver,
@@ -350,11 +347,11 @@ impl Builder {
                     false => (mid..mine.end, mine.start..mid),
                 };
                 let mut swap = vec![];
-                if let Some(span) = cut.span(Vector::Data, give.clone()) {
+                if let Some(span) = cut.span(Buf::Data, give.clone()) {
                     swap.push(Move::Send { span, to: peer });
                 }
-                let own = cut.span(Vector::Data, keep.clone());
-                let came = own.map(|o| Span::new(Vector::Scratch, at, o.n));
+                let own = cut.span(Buf::Data, keep.clone());
+                let came = own.map(|o| Span::new(Buf::Scratch, at, o.n));
                 if let Some(span) = came {
                     swap.push(Move::Recv { span, from: peer });
                 }
@@ -371,10 +368,10 @@ impl Builder {
             }
             for (peer, keep, give) in kept.into_iter().rev() {
                 let mut swap = vec![];
-                if let Some(span) = cut.span(Vector::Data, keep) {
+                if let Some(span) = cut.span(Buf::Data, keep) {
                     swap.push(Move::Send { span, to: peer });
                 }
-                if let Some(span) = cut.span(Vector::Data, give) {
+                if let Some(span) = cut.span(Buf::Data, give) {
                     swap.push(Move::Recv { span, from: peer });
                 }
                 self.round(me, swap);
@@ -401,7 +398,7 @@ impl Builder {
         if count == 0 {
             return;
         }
-        let whole = Span::new(Vector::Data, 0, count);
+        let whole = Span::new(Buf::Data, 0, count);
         let real = |place: u32| (place + root) % n;
         for place in 0..n {
             let me = real(place);
@@ -415,7 +412,7 @@ impl Builder {
                 }
                 if place + far < n {
                     let at = self.scratch(me, count);
-                    let came = Span::new(Vector::Scratch, at, count);
+                    let came = Span::new(Buf::Scratch, at, count);
                     let from = real(place + far);
                     self.round(me, vec![Move::Recv { span: came, from }]);
                     let dst = match keep && me != root {
@@ -437,7 +434,7 @@ impl Builder {
         if count == 0 {
             return;
         }
-        let span = Span::new(Vector::Data, 0, count);
+        let span = Span::new(Buf::Data, 0, count);
         let real = |place: u32| (place + root) % n;
         let mut holders = 1;
         while holders < n {
@@ -456,7 +453,7 @@ impl Builder {
         let cut = Cut::new(count, n);
         let mut out = vec![];
         for to in (0..n).filter(|&r| r != root) {
-            if let Some(span) = cut.span(Vector::Data, to..to + 1) {
+            if let Some(span) = cut.span(Buf::Data, to..to + 1) {
                 out.push(Move::Send { span, to });
                 let from = root;
                 self.round(to, vec![Move::Recv { span, from }]);
@@ -469,12 +466,12 @@ impl Builder {
                 let piece = |back: u32| (me + 2 * n - back) % n;
                 let mut swap = vec![];
                 let (to, from) = ((me + 1) % n, (me + n - 1) % n);
-                if let Some(span) = cut.span(Vector::Data, piece(step)..piece(step) + 1)
+                if let Some(span) = cut.span(Buf::Data, piece(step)..piece(step) + 1)
                     && to != root
                 {
                     swap.push(Move::Send { span, to });
                 }
-                if let Some(span) = cut.span(Vector::Data, piece(step + 1)..piece(step + 1) + 1)
+                if let Some(span) = cut.span(Buf::Data, piece(step + 1)..piece(step + 1) + 1)
                     && me != root
                 {
                     swap.push(Move::Recv { span, from });
@@ -495,12 +492,12 @@ impl Builder {
             let at = self.scratch(me, count * u64::from(n));
             let held = |from: u32, n: u32| {
                 Span::new(
-                    Vector::Scratch,
+                    Buf::Scratch,
                     at + u64::from(from) * count,
                     u64::from(n) * count,
                 )
             };
-            let src = Span::new(Vector::Data, 0, count);
+            let src = Span::new(Buf::Data, 0, count);
             let dst = held(0, 1);
             self.round(me, vec![Move::Copy { dst, src }]);
             let mut have = 1;
@@ -519,16 +516,12 @@ impl Builder {
                 have += more;
             }
             let mut turn = vec![Move::Copy {
-                dst: Span::new(
-                    Vector::Out,
-                    u64::from(me) * count,
-                    u64::from(n - me) * count,
-                ),
+                dst: Span::new(Buf::Out, u64::from(me) * count, u64::from(n - me) * count),
                 src: held(0, n - me),
             }];
             if me > 0 {
                 turn.push(Move::Copy {
-                    dst: Span::new(Vector::Out, 0, u64::from(me) * count),
+                    dst: Span::new(Buf::Out, 0, u64::from(me) * count),
                     src: held(n - me, me),
                 });
             }
@@ -545,17 +538,17 @@ impl Builder {
         let span = |home, r: u32| Span::new(home, u64::from(r) * count, count);
         for me in 0..n {
             let mut moves = vec![Move::Copy {
-                dst: span(Vector::Out, me),
-                src: span(Vector::Data, me),
+                dst: span(Buf::Out, me),
+                src: span(Buf::Data, me),
             }];
             for step in 1..n {
                 let (to, from) = ((me + step) % n, (me + n - step) % n);
                 moves.push(Move::Send {
-                    span: span(Vector::Data, to),
+                    span: span(Buf::Data, to),
                     to,
                 });
                 moves.push(Move::Recv {
-                    span: span(Vector::Out, from),
+                    span: span(Buf::Out, from),
                     from,
                 });
             }

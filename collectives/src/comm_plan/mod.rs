@@ -78,7 +78,7 @@ impl Kind {
 
 /// One of the three vectors of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Vector {
+pub enum Buf {
     /// The caller's input; also the output where the collective is in place.
     Data,
     /// The caller's output.
@@ -91,7 +91,7 @@ pub enum Vector {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
     /// Which vector.
-    pub home: Vector,
+    pub home: Buf,
     /// First element.
     pub at: u64,
     /// Elements; never 0 in a plan.
@@ -100,7 +100,7 @@ pub struct Span {
 
 impl Span {
     /// Elements `at .. at + n` of `home`.
-    pub fn new(home: Vector, at: u64, n: u64) -> Span {
+    pub fn new(home: Buf, at: u64, n: u64) -> Span {
         Span { home, at, n }
     }
     /// Whether two spans share an element.
@@ -274,7 +274,7 @@ impl Cut {
         self.at(k + 1) - self.at(k)
     }
     /// Pieces `k..end` as one span of `home`, if it has any element.
-    fn span(&self, home: Vector, pieces: std::ops::Range<u32>) -> Option<Span> {
+    fn span(&self, home: Buf, pieces: std::ops::Range<u32>) -> Option<Span> {
         let (at, end) = (self.at(pieces.start), self.at(pieces.end));
         (end > at).then(|| Span::new(home, at, end - at))
     }

@@ -5,7 +5,7 @@
 //! computes each element, the rest copy bits, so all nodes agree however differently their vendors add.
 
 use super::build::Builder;
-use super::{CommPlan, Cut, Join, Kind, Move, Order, Span, Vector};
+use super::{Buf, CommPlan, Cut, Join, Kind, Move, Order, Span};
 use std::fmt;
 
 /// Which ranks form a node.
@@ -70,13 +70,13 @@ pub fn hierarchical(count: u64, nodes: &Nodes) -> CommPlan {
             for (lane, &to) in (0..nodes.lanes()).zip(ranks) {
                 let (at, n) = place(lane);
                 if to != me && n > 0 {
-                    let span = Span::new(Vector::Data, at, n);
+                    let span = Span::new(Buf::Data, at, n);
                     moves.push(Move::Send { span, to });
                 }
             }
             let border = (l as u32) < nodes.lanes();
             let (at, n) = place(if border { l as u32 } else { 0 });
-            let own = Span::new(Vector::Data, at, n);
+            let own = Span::new(Buf::Data, at, n);
             if !border || n == 0 {
                 b.round(me, moves);
                 continue;
@@ -87,7 +87,7 @@ pub fn hierarchical(count: u64, nodes: &Nodes) -> CommPlan {
                     parts.push(own);
                     continue;
                 }
-                let span = Span::new(Vector::Scratch, b.scratch(me, n), n);
+                let span = Span::new(Buf::Scratch, b.scratch(me, n), n);
                 moves.push(Move::Recv { span, from });
                 parts.push(span);
             }
@@ -100,8 +100,7 @@ pub fn hierarchical(count: u64, nodes: &Nodes) -> CommPlan {
         }
     }
     for (ranks, lanes) in nodes.0.iter().map(|r| (r, 0..nodes.lanes())) {
-        let span =
-            |l: u32| (place(l).1 > 0).then(|| Span::new(Vector::Data, place(l).0, place(l).1));
+        let span = |l: u32| (place(l).1 > 0).then(|| Span::new(Buf::Data, place(l).0, place(l).1));
         let owned = lanes
             .zip(ranks)
             .filter_map(|(l, &root)| Some((root, span(l)?)));
@@ -121,7 +120,7 @@ pub fn hierarchical(count: u64, nodes: &Nodes) -> CommPlan {
         let border = |node: u32| nodes.0[node as usize][lane as usize];
         let part = |node: u32| {
             let n = homes.len(node);
-            (n > 0).then(|| Span::new(Vector::Data, start + homes.at(node), n))
+            (n > 0).then(|| Span::new(Buf::Data, start + homes.at(node), n))
         };
         for node in 0..k {
             let me = border(node);
@@ -137,7 +136,7 @@ pub fn hierarchical(count: u64, nodes: &Nodes) -> CommPlan {
                     out.push(Move::Send { span, to });
                 }
                 if let Some(own) = part(node) {
-                    let span = Span::new(Vector::Scratch, b.scratch(me, own.n), own.n);
+                    let span = Span::new(Buf::Scratch, b.scratch(me, own.n), own.n);
                     let from = border(other);
                     out.push(Move::Recv { span, from });
                     parts.push(span);
@@ -170,7 +169,7 @@ pub fn hierarchical(count: u64, nodes: &Nodes) -> CommPlan {
                 if n == 0 {
                     continue;
                 }
-                let span = Span::new(Vector::Data, at, n);
+                let span = Span::new(Buf::Data, at, n);
                 if lane as usize == l {
                     let others = ranks.iter().filter(|&&r| r != me);
                     moves.extend(others.map(|&to| Move::Send { span, to }));
@@ -208,7 +207,7 @@ pub fn hierarchical_scatter(count: u64, nodes: &Nodes) -> CommPlan {
             deputy(r, k)
         }
     };
-    let piece = |r: u32| Span::new(Vector::Data, u64::from(r) * count, count);
+    let piece = |r: u32| Span::new(Buf::Data, u64::from(r) * count, count);
     // Where each rank's sum of piece r lies, where it is the one that joins it.
     let mut sums: Vec<Vec<Option<Span>>> = vec![vec![None; n as usize]; n as usize];
     for (k, ranks) in nodes.0.iter().enumerate() {
@@ -224,11 +223,11 @@ pub fn hierarchical_scatter(count: u64, nodes: &Nodes) -> CommPlan {
                             parts.push(own);
                             continue;
                         }
-                        let span = Span::new(Vector::Scratch, b.scratch(me, count), count);
+                        let span = Span::new(Buf::Scratch, b.scratch(me, count), count);
                         moves.push(Move::Recv { span, from });
                         parts.push(span);
                     }
-                    sum = Span::new(Vector::Scratch, b.scratch(me, count), count);
+                    sum = Span::new(Buf::Scratch, b.scratch(me, count), count);
                     let by = Order::Vendor;
                     let dst = sum;
                     folds.push(Move::Fold { dst, parts, by });
@@ -260,13 +259,13 @@ pub fn hierarchical_scatter(count: u64, nodes: &Nodes) -> CommPlan {
                 parts.extend(sums[me as usize][me as usize]);
                 continue;
             }
-            let span = Span::new(Vector::Scratch, b.scratch(me, count), count);
+            let span = Span::new(Buf::Scratch, b.scratch(me, count), count);
             let from = deputy(me, k);
             moves.push(Move::Recv { span, from });
             parts.push(span);
         }
         b.round(me, moves);
-        let (dst, by) = (Span::new(Vector::Out, 0, count), Order::Given);
+        let (dst, by) = (Span::new(Buf::Out, 0, count), Order::Given);
         b.round(
             me,
             vec![match parts[..] {

@@ -1,14 +1,14 @@
 //! Plans as text: a line a rank and round.
 
-use super::{CommPlan, Move, Order, Span, Vector};
+use super::{Buf, CommPlan, Move, Order, Span};
 use std::fmt;
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let home = match self.home {
-            Vector::Data => "data",
-            Vector::Out => "out",
-            Vector::Scratch => "scratch",
+            Buf::Data => "data",
+            Buf::Out => "out",
+            Buf::Scratch => "scratch",
         };
         write!(f, "{home}[{}..{}]", self.at, self.at + self.n)
     }

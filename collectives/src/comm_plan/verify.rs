@@ -5,7 +5,7 @@
 //! ranks waits for itself even when a send waits for its receive; each rank's input enters a sum once; every rank ends with the *same*
 //! expression (identical bits follow, whatever the vendors' rounding, since one rank computed it); inputs that are not in place stay whole.
 
-use super::{CommPlan, Kind, Move, Span, Vector};
+use super::{Buf, CommPlan, Kind, Move, Span};
 use std::collections::HashMap;
 use std::fmt;
 
@@ -94,7 +94,7 @@ impl Forest {
 struct Vectors([Vec<Expr>; 3]);
 
 impl Vectors {
-    fn slot(&mut self, h: Vector) -> &mut Vec<Expr> {
+    fn slot(&mut self, h: Buf) -> &mut Vec<Expr> {
         &mut self.0[h as usize]
     }
     fn read(&self, s: Span) -> Result<Vec<Expr>, String> {
@@ -291,7 +291,7 @@ fn local(round: &[Move], forest: &mut Forest, v: &mut Vectors) -> Result<(), Str
 fn ends(plan: &CommPlan, forest: &mut Forest, at: &[Vectors]) -> Result<(), Refusal> {
     let (n, count) = (plan.size(), plan.count);
     let wrong = |rank: u32, what: String| Err(refusal(rank, None, what));
-    let expect = |rank: u32, home: Vector, i: u64, want: Expr, said: &str| {
+    let expect = |rank: u32, home: Buf, i: u64, want: Expr, said: &str| {
         let has = at[rank as usize].0[home as usize][i as usize];
         match has == want {
             true => Ok(()),
@@ -307,7 +307,7 @@ fn ends(plan: &CommPlan, forest: &mut Forest, at: &[Vectors]) -> Result<(), Refu
         };
         for i in (0..plan.kind.data(count, n)).filter(|_| input) {
             let leaf = forest.leaf(r, i);
-            expect(r, Vector::Data, i, leaf, "the caller's any more")?;
+            expect(r, Buf::Data, i, leaf, "the caller's any more")?;
         }
     }
     let mut total = |rank: u32, e: Expr, i: u64| -> Result<(), Refusal> {
@@ -338,26 +338,22 @@ fn ends(plan: &CommPlan, forest: &mut Forest, at: &[Vectors]) -> Result<(), Refu
     match plan.kind {
         Kind::AllReduce => {
             for i in 0..count {
-                let first = at[0].0[Vector::Data as usize][i as usize];
+                let first = at[0].0[Buf::Data as usize][i as usize];
                 total(0, first, i)?;
                 for r in 1..n {
-                    expect(r, Vector::Data, i, first, "the sum rank 0 has, bit by bit")?;
+                    expect(r, Buf::Data, i, first, "the sum rank 0 has, bit by bit")?;
                 }
             }
         }
         Kind::Reduce { root } => {
             for i in 0..count {
-                total(
-                    root,
-                    at[root as usize].0[Vector::Data as usize][i as usize],
-                    i,
-                )?;
+                total(root, at[root as usize].0[Buf::Data as usize][i as usize], i)?;
             }
         }
         Kind::ReduceScatter => {
             for r in 0..n {
                 for i in 0..count {
-                    let e = at[r as usize].0[Vector::Out as usize][i as usize];
+                    let e = at[r as usize].0[Buf::Out as usize][i as usize];
                     total(r, e, u64::from(r) * count + i)?;
                 }
             }
@@ -367,7 +363,7 @@ fn ends(plan: &CommPlan, forest: &mut Forest, at: &[Vectors]) -> Result<(), Refu
                 for i in 0..count {
                     let leaf = forest.leaf(from, i);
                     let said = "the piece of its rank";
-                    expect(r, Vector::Out, u64::from(from) * count + i, leaf, said)?;
+                    expect(r, Buf::Out, u64::from(from) * count + i, leaf, said)?;
                 }
             }
         }
@@ -376,7 +372,7 @@ fn ends(plan: &CommPlan, forest: &mut Forest, at: &[Vectors]) -> Result<(), Refu
                 for i in 0..count {
                     let leaf = forest.leaf(from, u64::from(r) * count + i);
                     let said = "the piece meant for this rank";
-                    expect(r, Vector::Out, u64::from(from) * count + i, leaf, said)?;
+                    expect(r, Buf::Out, u64::from(from) * count + i, leaf, said)?;
                 }
             }
         }
@@ -384,7 +380,7 @@ fn ends(plan: &CommPlan, forest: &mut Forest, at: &[Vectors]) -> Result<(), Refu
             for r in 0..n {
                 for i in 0..count {
                     let leaf = forest.leaf(root, i);
-                    expect(r, Vector::Data, i, leaf, "the root's")?;
+                    expect(r, Buf::Data, i, leaf, "the root's")?;
                 }
             }
         }

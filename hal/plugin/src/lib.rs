@@ -12,9 +12,11 @@
 
 mod awake;
 mod backend;
+pub mod collective;
 mod error;
 pub mod export;
 mod host;
+pub mod op;
 pub mod operand;
 
 pub use awake::Awake;

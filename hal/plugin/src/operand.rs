@@ -8,6 +8,16 @@ use crossweave_abi::{Layout, op};
 pub const FLOATS: &[DType] = &[DType::F32, DType::Bf16, DType::F16];
 /// Just f32.
 pub const F32: &[DType] = &[DType::F32];
+/// Types of the op table's `any` that arithmetic is defined for.
+pub const ARITHMETIC: &[DType] = &[
+    DType::F32,
+    DType::Bf16,
+    DType::F16,
+    DType::I32,
+    DType::U32,
+    DType::I64,
+    DType::U8,
+];
 /// Index types.
 pub const INDEX: &[DType] = &[DType::I32, DType::I64];
 
@@ -77,6 +87,12 @@ impl View {
             which.iter().map(|i| self.shape[*i]).collect(),
             which.iter().map(|i| self.stride[*i]).collect(),
         )
+    }
+
+    /// Lines along `dim`: the other dims as a view, and the length and stride of that one.
+    pub fn lines(&self, dim: usize) -> (View, usize, usize) {
+        let others: Vec<usize> = (0..self.shape.len()).filter(|d| *d != dim).collect();
+        (self.pick(&others), self.shape[dim], self.stride[dim])
     }
 
     /// Bytes of an element.
@@ -242,6 +258,14 @@ pub fn shape(o: &OpRequest<'_>, i: usize, v: &View, want: &[usize]) -> Result<()
         );
     }
     Ok(())
+}
+
+/// Checks that operand `i` has one element.
+pub fn scalar(o: &OpRequest<'_>, i: usize, v: &View) -> Result<()> {
+    match v.total {
+        1 => Ok(()),
+        n => invalid(o, format!("{}: {n} elements, 1 wanted", named(o, i))),
+    }
 }
 
 /// Checks that two operands have one dtype.

@@ -1,9 +1,9 @@
 //! Send and receive: the sender posts an address, the receiver copies, the sender leaves when it is notified. One queue per pair, in order.
 
-use super::check::Planned;
 use super::transfer::{Stores, push};
 use super::world::{Cause, Patience, World};
 use crate::stream::lock;
+use crossweave_plugin::collective::Checked;
 use crossweave_plugin::{Code, DType, Result};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -28,7 +28,7 @@ pub(super) struct Mail {
 
 /// A send on its way.
 pub(super) struct Sent<'a> {
-    op: &'a Planned,
+    op: &'a Checked,
     done: Arc<AtomicBool>,
 }
 
@@ -62,7 +62,7 @@ unsafe fn fetch(src: *const u8, dst: *mut u8, bytes: usize) {
 
 impl World {
     /// Posts a send without waiting.
-    pub(super) fn post<'a>(&self, rank: usize, op: &'a Planned) -> Result<Sent<'a>> {
+    pub(super) fn post<'a>(&self, rank: usize, op: &'a Checked) -> Result<Sent<'a>> {
         self.health()?;
         let done = Arc::new(AtomicBool::new(false));
         lock(self.mail.queue(rank, op.peer)).push_back(Post {
@@ -77,7 +77,7 @@ impl World {
     }
 
     /// Receives what the peer posted, waiting for it.
-    pub(super) fn receive(&self, rank: usize, op: &Planned, patience: &Patience<'_>) -> Result<()> {
+    pub(super) fn receive(&self, rank: usize, op: &Checked, patience: &Patience<'_>) -> Result<()> {
         let from = self.mail.queue(op.peer, rank);
         let ready = || !lock(from).is_empty();
         let gone = || self.slots[op.peer].gone.load(SeqCst).then_some(op.peer);
@@ -142,7 +142,7 @@ impl World {
     }
 
     /// For a deadlock's account.
-    fn waits_for(&self, rank: usize, op: &Planned, verb: &str) -> String {
+    fn waits_for(&self, rank: usize, op: &Checked, verb: &str) -> String {
         format!(
             "waits in {}: rank {rank} {verb} rank {}, {} x {}",
             self.name,
@@ -156,7 +156,7 @@ impl World {
         &self,
         cause: Cause,
         rank: usize,
-        op: &Planned,
+        op: &Checked,
         verb: &str,
         patience: &Patience<'_>,
     ) -> Result<()> {

@@ -3,7 +3,6 @@
 //! A communicator's calls run on the streams they were launched on, in the order they were launched, and block only their stream's
 //! thread. Ranks find each other through a registry inside the backend, by a random id.
 
-mod check;
 mod mail;
 mod reduce;
 mod round;
@@ -11,11 +10,11 @@ pub(crate) mod transfer;
 mod world;
 
 use crate::device::Device;
-use crate::memory::Mem;
+use crate::memory::{Mem, address};
 use crate::schedule::Turn;
 use crate::stream::{Cmd, Stream, lock};
 use crate::{CpuBackend, pace::Pace};
-use check::Planned;
+use crossweave_plugin::collective::{self, Checked};
 use crossweave_plugin::{
     Code, Coll, CollShape, Collectives, CommConfig, Error, Health, Result, Support, fail,
     unsupported,
@@ -89,7 +88,7 @@ impl Member {
 pub(crate) struct Launch {
     member: Arc<Member>,
     ticket: u64,
-    group: SmallVec<[Planned; 1]>,
+    group: SmallVec<[Checked; 1]>,
 }
 
 impl Launch {
@@ -277,7 +276,7 @@ impl Collectives<CpuBackend> for CpuCollectives {
     }
 
     fn supports(_: &CpuBackend, _: &Comm, shape: &CollShape) -> Result<Support> {
-        check::supported(shape)?;
+        collective::supported(shape)?;
         Ok(Support {
             tier: 2,
             latency_ns: 3_000,
@@ -290,7 +289,7 @@ impl Collectives<CpuBackend> for CpuCollectives {
         let m = &c.member;
         m.world.health()?;
         let n = m.world.ranks();
-        let plan = |x| check::plan(x, m.rank, n);
+        let plan = |x| collective::request(x, (m.rank, n), address);
         let group = group.iter().map(plan).collect::<Result<SmallVec<_>>>()?;
         if group.is_empty() {
             return Ok(());

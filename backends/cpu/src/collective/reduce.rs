@@ -183,7 +183,7 @@ pub(super) unsafe fn run(s: &Sum<'_>, from: usize, to: usize) {
             DType::U32 => typed::<u32, 8>(s, from, to),
             DType::I64 => typed::<i64, 4>(s, from, to),
             DType::U64 => typed::<u64, 4>(s, from, to),
-            // `check::supported` lets no other type through.
+            // `collective::supported` lets no other type through.
             _ => {}
         }
     }

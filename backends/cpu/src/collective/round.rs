@@ -8,11 +8,11 @@
 //! Each rank says on a line of its own that it has come, and looks at the others'. That is one message between cores where a common counter is
 //! three, and what is published travels in the line that says so. Lines alternate, and the next one is fetched for writing ahead of its round.
 
-use super::check::{Counts, Planned, kind_name, reduce_name};
 use super::reduce::{self, Sum};
 use super::transfer::{BLOCK, Stores, claim, demote, push};
 use super::world::{Cause, Patience, World, ranks_text};
 use crossweave_abi::*;
+use crossweave_plugin::collective::{Checked, Counts, kind_name, reduce_name};
 use crossweave_plugin::{Code, Error, Result};
 use smallvec::{SmallVec, smallvec};
 use std::cell::UnsafeCell;
@@ -183,7 +183,7 @@ impl World {
         &self,
         rank: usize,
         place: &Place,
-        op: &Planned,
+        op: &Checked,
         patience: &Patience<'_>,
     ) -> Result<()> {
         // Who has failed writes nothing more: others may still read what it has shown them in a small round.
@@ -230,6 +230,7 @@ impl World {
                 print,
                 send,
                 recv: op.recv,
+                // The span was checked, and the host orders its writer before us.
                 scale: op.factor(),
                 counts: counts.map_or(std::ptr::null(), std::ptr::from_ref),
             });
@@ -407,24 +408,6 @@ impl World {
     }
 }
 
-impl Planned {
-    /// The factor of `premul_sum`, read now, in stream order.
-    fn factor(&self) -> f64 {
-        let Some((at, bytes)) = self.scale_dev else {
-            return self.scale;
-        };
-        // SAFETY: `plan` checked the span; the host orders its writer before us.
-        unsafe {
-            match (bytes, self.dtype) {
-                (8, _) => at.cast::<f64>().read_unaligned(),
-                (4, _) => at.cast::<f32>().read_unaligned().into(),
-                (_, DType::F16) => half::f16::from_bits(at.cast::<u16>().read_unaligned()).into(),
-                _ => half::bf16::from_bits(at.cast::<u16>().read_unaligned()).into(),
-            }
-        }
-    }
-}
-
 /// Rank `r`'s part of `count` elements, cut at cache lines.
 fn part(count: u64, r: usize, n: usize) -> (u64, u64) {
     let each = count.div_ceil(n as u64).next_multiple_of(64);
@@ -434,10 +417,10 @@ fn part(count: u64, r: usize, n: usize) -> (u64, u64) {
 
 /// # Safety
 /// The others' inputs are in inboxes; `op`'s output is this rank's.
-unsafe fn small_share(rank: usize, op: &Planned, all: &[Posted]) {
+unsafe fn small_share(rank: usize, op: &Checked, all: &[Posted]) {
     let n = all.len();
     let size = op.bytes(1).max(1);
-    // SAFETY: `plan` checked the output for what is written here, and an inbox holds every input.
+    // SAFETY: the request checked the output for what is written here, and an inbox holds every input.
     unsafe {
         match op.kind {
             COLL_ALL_REDUCE => total(op, all, 0, &[op.recv], 0, op.count, Stores::Plain),
@@ -477,7 +460,7 @@ unsafe fn small_share(rank: usize, op: &Planned, all: &[Posted]) {
 /// # Safety
 /// The inputs hold `skip` bytes and `to` elements, the outputs `to` elements.
 unsafe fn total(
-    op: &Planned,
+    op: &Checked,
     all: &[Posted],
     skip: usize,
     outputs: &[*mut u8],
@@ -514,7 +497,7 @@ unsafe fn total(
 ///
 /// # Safety
 /// All ranks are between the barriers of the round, with spans checked by `plan` for equal prints.
-unsafe fn share(rank: usize, op: &Planned, all: &[Posted]) {
+unsafe fn share(rank: usize, op: &Checked, all: &[Posted]) {
     let n = all.len();
     let bytes = |count: u64| op.bytes(count);
     let stores = Stores::for_traffic(2 * n * bytes(op.count));

@@ -4,6 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::clones;
 use crossweave_abi::op;
+use crossweave_plugin::op::Adamw as Request;
 use crossweave_plugin::{Code, DType, Dyn, OpRequest, Plan, Result, fail};
 
 /// Factors of one launch, rounded to f32 once.
@@ -54,37 +55,10 @@ struct Adamw {
 
 /// `adamw`.
 pub fn adamw(o: &OpRequest<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
-    let params = o.params::<op::AdamwParams>()?;
-    flags(o, params.flags, op::FLAG_MASTER)?;
-    if params.mode > 1 {
-        return refuse(o, format!("mode {} (0 = AdamW, 1 = L2 Adam)", params.mode));
-    }
-    let master = params.flags & op::FLAG_MASTER != 0;
-    let each = if master { 5 } else { 4 };
-    arity(o, 2..=usize::MAX)?;
-    if !(o.operands.len() - 2).is_multiple_of(each) {
-        return invalid(
-            o,
-            format!(
-                "{} operands: coef, skip and groups of {each} wanted",
-                o.operands.len()
-            ),
-        );
-    }
-    for (i, t) in [(0, DType::F32), (1, DType::U32)] {
-        if let Some(v) = optional(o, i, &[t])?
-            && v.total != 1
-        {
-            return invalid(o, format!("operand {i}: {} elements, 1 wanted", v.total));
-        }
-    }
+    let r = Request::read(o)?;
+    let (master, params) = (r.master, r.params);
     let (mut groups, mut tasks) = (Vec::new(), vec![0]);
-    for first in (2..o.operands.len()).step_by(each) {
-        let (p, g) = (output(o, first, FLOATS)?, output(o, first + 1, FLOATS)?);
-        for i in 1..each {
-            let v = output(o, first + i, if i == 1 { FLOATS } else { F32 })?;
-            shape(o, first + i, &v, &p.shape)?;
-        }
+    for (first, p, g) in r.tensors {
         tasks.push(tasks[tasks.len() - 1] + p.total.div_ceil(CHUNK));
         groups.push(Group { first, p, g });
     }

@@ -4,6 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::clones;
 use crossweave_abi::op;
+use crossweave_plugin::op::{self as request, Indices};
 use crossweave_plugin::{DType, OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
@@ -17,28 +18,22 @@ const COLUMNS: usize = 128;
 
 /// An index operand and which of its values mean a row.
 struct Rows {
-    view: View,
-    ignore: Option<i64>,
+    index: Indices,
     limit: usize,
 }
 
 impl Rows {
     fn new(o: &OpRequest<'_>, i: usize, limit: usize) -> Result<Rows> {
-        let p = o.params::<op::IndexParams>()?;
-        flags(o, p.flags, op::FLAG_HAS_IGNORE)?;
-        Ok(Rows {
-            view: input(o, i, INDEX)?,
-            ignore: (p.flags & op::FLAG_HAS_IGNORE != 0).then_some(p.ignore),
-            limit,
-        })
+        let index = Indices::read(o, i)?;
+        Ok(Rows { index, limit })
     }
 
     /// # Safety
     /// `p` is the live operand, `i` in range.
     unsafe fn at(&self, p: Ptr, i: usize) -> Option<usize> {
         // SAFETY: forwarded.
-        let v = unsafe { index_at(self.view.dtype, p, self.view.offset(i)) };
-        if self.ignore == Some(v) {
+        let v = unsafe { index_at(self.index.view.dtype, p, self.index.view.offset(i)) };
+        if self.index.ignore == Some(v) {
             return None;
         }
         usize::try_from(v).ok().filter(|r| *r < self.limit)
@@ -51,11 +46,6 @@ fn table_of(o: &OpRequest<'_>, i: usize, v: &View) -> Result<(usize, usize)> {
         Some((&n, rest)) => Ok((n, rest.iter().product())),
         None => invalid(o, format!("operand {i}: rank 0, rows wanted")),
     }
-}
-
-/// The shape `index's shape + row's shape`.
-fn joined(index: &View, row: &[usize]) -> Vec<usize> {
-    index.shape.iter().chain(row).copied().collect()
 }
 
 struct Gather {
@@ -73,7 +63,7 @@ pub fn gather_rows(o: &OpRequest<'_>, _: usize) -> Prepared {
     same_dtype(o, 1, &table, &dst)?;
     let (n, width) = table_of(o, 1, &table)?;
     let rows = Rows::new(o, 2, n)?;
-    shape(o, 0, &dst, &joined(&rows.view, &table.shape[1..]))?;
+    shape(o, 0, &dst, &rows.index.rows(&table.shape[1..]))?;
     let k = Gather {
         dst,
         table,
@@ -91,7 +81,7 @@ impl Kernel for Gather {
             return;
         }
         let group = (CHUNK / w).max(1);
-        chunks(l.team, self.rows.view.total, group, &|start, len| {
+        chunks(l.team, self.rows.index.view.total, group, &|start, len| {
             for i in start..start + len {
                 // SAFETY: the index was checked against the table; output rows are distinct. Bytes move, so any dtype does.
                 unsafe {
@@ -138,7 +128,7 @@ pub fn scatter_add_rows(o: &OpRequest<'_>, _: usize) -> Prepared {
     }
     let (n, width) = table_of(o, 0, &table)?;
     let rows = Rows::new(o, 2, n)?;
-    shape(o, 1, &src, &joined(&rows.view, &table.shape[1..]))?;
+    shape(o, 1, &src, &rows.index.rows(&table.shape[1..]))?;
     let k = ScatterAdd {
         table,
         src,
@@ -153,7 +143,7 @@ pub fn scatter_add_rows(o: &OpRequest<'_>, _: usize) -> Prepared {
 /// # Safety
 /// `ix` is the live index operand.
 unsafe fn by_row(rows: &Rows, ix: Ptr) -> Vec<(usize, usize)> {
-    let mut v: Vec<(usize, usize)> = (0..rows.view.total)
+    let mut v: Vec<(usize, usize)> = (0..rows.index.view.total)
         // SAFETY: forwarded.
         .filter_map(|i| unsafe { rows.at(ix, i) }.map(|r| (r, i)))
         .collect();
@@ -209,38 +199,14 @@ struct Embedding {
     t: usize,
 }
 
-/// The sequence length of an index `[.., t]`.
-fn seq_of(index: &View) -> usize {
-    index.shape.last().copied().unwrap_or(1)
-}
-
-fn check_pos(o: &OpRequest<'_>, pos: &View, t: usize, d: usize) -> Result<()> {
-    if pos.shape.len() != 2 || pos.shape[0] < t || pos.shape[1] != d {
-        return invalid(
-            o,
-            format!("pos has shape {:?}, [>= {t}, {d}] wanted", pos.shape),
-        );
-    }
-    Ok(())
-}
-
 /// `embedding_fwd`.
 pub fn embedding(o: &OpRequest<'_>, _: usize) -> Prepared {
-    arity(o, 3..=4)?;
-    let (y, table) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
-    let [n, d] = table.shape[..] else {
-        return invalid(
-            o,
-            format!("table has rank {}, [V, d] wanted", table.shape.len()),
-        );
+    let r = request::Embedding::read(o)?;
+    let rows = Rows {
+        limit: r.table.shape[0],
+        index: r.index,
     };
-    let rows = Rows::new(o, 2, n)?;
-    shape(o, 0, &y, &joined(&rows.view, &[d]))?;
-    let t = seq_of(&rows.view);
-    let pos = optional(o, 3, FLOATS)?;
-    if let Some(p) = &pos {
-        check_pos(o, p, t, d)?;
-    }
+    let (y, table, pos, d, t) = (r.y, r.table, r.pos, r.d, r.t);
     let k = Embedding {
         y,
         table,
@@ -261,7 +227,7 @@ impl Kernel for Embedding {
         let (d, args) = (self.d, Args::of(l));
         chunks(
             l.team,
-            self.rows.view.total,
+            self.rows.index.view.total,
             (CHUNK / d).max(1),
             &|start, len| {
                 let (mut a, mut b) = ([0f32; BLOCK], [0f32; BLOCK]);
@@ -298,22 +264,12 @@ struct EmbeddingBackward {
 
 /// `embedding_bwd`.
 pub fn embedding_backward(o: &OpRequest<'_>, _: usize) -> Prepared {
-    arity(o, 4..=4)?;
-    let dtable = output(o, 0, F32)?;
-    let [n, d] = dtable.shape[..] else {
-        return invalid(
-            o,
-            format!("dtable has rank {}, [V, d] wanted", dtable.shape.len()),
-        );
+    let r = request::EmbeddingBackward::read(o)?;
+    let rows = Rows {
+        limit: r.dtable.shape[0],
+        index: r.index,
     };
-    let rows = Rows::new(o, 3, n)?;
-    let dy = input(o, 2, FLOATS)?;
-    shape(o, 2, &dy, &joined(&rows.view, &[d]))?;
-    let t = seq_of(&rows.view);
-    let dpos = optional(o, 1, F32)?.map(|p| dense(o, 1, p)).transpose()?;
-    if let Some(p) = &dpos {
-        check_pos(o, p, t, d)?;
-    }
+    let (dtable, dpos, dy, d, t) = (r.dtable, r.dpos, r.dy, r.d, r.t);
     let k = EmbeddingBackward {
         dtable,
         dpos,
@@ -333,7 +289,7 @@ impl Kernel for EmbeddingBackward {
             let pairs = by_row(&self.rows, ix);
             add_rows(l, (&self.dtable, dt), (&self.dy, dy), self.d, &pairs);
             if let Some(p) = &self.dpos {
-                let n = self.rows.view.total;
+                let n = self.rows.index.view.total;
                 let mut pairs: Vec<_> = (0..n).map(|i| (i % self.t, i)).collect();
                 pairs.sort_unstable();
                 add_rows(l, (p, dp), (&self.dy, dy), self.d, &pairs);

@@ -61,14 +61,6 @@ impl Tensors {
     }
 }
 
-/// A one-element operand.
-fn scalar(o: &OpRequest<'_>, i: usize, v: &View) -> Result<()> {
-    if v.total != 1 {
-        return invalid(o, format!("operand {i}: {} elements, 1 wanted", v.total));
-    }
-    Ok(())
-}
-
 struct SumSquares(Tensors);
 
 /// `multi_sumsq`.

@@ -3,7 +3,7 @@
 use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::{clones, sum};
-use crossweave_abi::op;
+use crossweave_plugin::op::{NormBackward, NormForward};
 use crossweave_plugin::{OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
@@ -39,76 +39,13 @@ fn rows_per_task(d: usize) -> usize {
 }
 
 struct Forward {
-    y: View,
-    x: View,
-    w: View,
-    b: Option<View>,
+    r: NormForward,
     centred: bool,
-    eps: f64,
-    n: usize,
-    d: usize,
-}
-
-/// The row count and width of `[.., d]`.
-fn rows_of(o: &OpRequest<'_>, x: &View) -> Result<(usize, usize)> {
-    match x.shape.split_last() {
-        Some((&d, outer)) => Ok((outer.iter().product(), d)),
-        None => invalid(o, "x has rank 0, [n, d] wanted"),
-    }
-}
-
-/// A dense f32 statistic with one element a row.
-fn stat(o: &OpRequest<'_>, i: usize, n: usize) -> Result<()> {
-    let v = output(o, i, F32)?;
-    if v.total != n {
-        return invalid(
-            o,
-            format!(
-                "operand {i}: {} elements, one for each of {n} rows wanted",
-                v.total
-            ),
-        );
-    }
-    Ok(())
 }
 
 fn forward(o: &OpRequest<'_>, centred: bool) -> Prepared {
-    // layer: y mean rstd x w b?; rms: y rstd x w.
-    let at = if centred { 3 } else { 2 };
-    if centred {
-        arity(o, 5..=6)?
-    } else {
-        arity(o, 4..=4)?
-    }
-    let p = o.params::<op::NormParams>()?;
-    flags(o, p.flags, 0)?;
-    let (y, x) = (output(o, 0, FLOATS)?, input(o, at, FLOATS)?);
-    shape(o, at, &x, &y.shape)?;
-    let (n, d) = rows_of(o, &x)?;
-    for i in 1..at {
-        stat(o, i, n)?;
-    }
-    let w = input(o, at + 1, FLOATS)?;
-    shape(o, at + 1, &w, &[d])?;
-    let b = if centred {
-        optional(o, 5, FLOATS)?
-    } else {
-        None
-    };
-    if let Some(b) = &b {
-        shape(o, 5, b, &[d])?;
-    }
-    let k = Forward {
-        y,
-        x,
-        w,
-        b,
-        centred,
-        eps: p.eps,
-        n,
-        d,
-    };
-    Ok((Box::new(k), plan(o, 0)))
+    let r = NormForward::read(o, centred)?;
+    Ok((Box::new(Forward { r, centred }), plan(o, 0)))
 }
 
 /// `layer_norm_fwd`.
@@ -127,15 +64,15 @@ impl Kernel for Forward {
         let at = if self.centred { 3 } else { 2 };
         let (x, w) = (args.at(at), args.at(at + 1));
         let (mean_out, rstd_out) = (args.at(1), args.at(at - 1));
-        let d = self.d;
-        chunks(l.team, self.n, rows_per_task(d), &|start, len| {
+        let d = self.r.d;
+        chunks(l.team, self.r.n, rows_per_task(d), &|start, len| {
             let (mut bx, mut bw, mut bb, mut by) =
                 ([0f32; BLOCK], [0f32; BLOCK], [0f32; BLOCK], [0f32; BLOCK]);
             for r in start..start + len {
                 let (mut s, mut q) = (0f64, 0f64);
                 blocks(0, d, |c, n| {
                     // SAFETY: row `r` is inside the layout; this task alone writes row `r`.
-                    let v = unsafe { self.x.get(x, r * d + c, n, &mut bx) };
+                    let v = unsafe { self.r.x.get(x, r * d + c, n, &mut bx) };
                     if self.centred {
                         s += sum::sum(v);
                     }
@@ -146,7 +83,7 @@ impl Kernel for Forward {
                 let var = (q / d as f64 - mean * mean).max(0.0);
                 // `max` would swallow a NaN.
                 let var = if q.is_nan() { q } else { var };
-                let rstd = (1.0 / (var + self.eps).sqrt()) as f32;
+                let rstd = (1.0 / (var + self.r.eps).sqrt()) as f32;
                 let mean = mean as f32;
                 // SAFETY: as above.
                 unsafe {
@@ -158,16 +95,16 @@ impl Kernel for Forward {
                 blocks(0, d, |c, n| {
                     // SAFETY: as above.
                     unsafe {
-                        let v = self.x.get(x, r * d + c, n, &mut bx);
-                        let w = self.w.get(w, c, n, &mut bw);
-                        match &self.b {
+                        let v = self.r.x.get(x, r * d + c, n, &mut bx);
+                        let w = self.r.w.get(w, c, n, &mut bw);
+                        match &self.r.b {
                             Some(b) => {
                                 let b = b.get(args.at(5), c, n, &mut bb);
                                 affine(v, mean, rstd, w, b, &mut by[..n]);
                             }
                             None => scaled(v, mean, rstd, w, &mut by[..n]),
                         }
-                        self.y.store(y, r * d + c, &by[..n]);
+                        self.r.y.store(y, r * d + c, &by[..n]);
                     }
                 });
             }
@@ -176,15 +113,8 @@ impl Kernel for Forward {
 }
 
 struct Backward {
-    dx: View,
-    dy: View,
-    x: View,
-    w: View,
-    dres: Option<View>,
+    r: NormBackward,
     centred: bool,
-    has_db: bool,
-    n: usize,
-    d: usize,
     /// Rows of a partial sum of dw and db.
     rows: usize,
 }
@@ -193,45 +123,11 @@ struct Backward {
 const PARTS: usize = 64;
 
 fn backward(o: &OpRequest<'_>, centred: bool) -> Prepared {
-    // layer: dx dw db? dy x w mean rstd dres?; rms: dx dw dy x w rstd dres?.
-    let at = if centred { 3 } else { 2 };
-    let last = if centred { 8 } else { 6 };
-    arity(o, last..=last + 1)?;
-    let p = o.params::<op::NormParams>()?;
-    flags(o, p.flags, 0)?;
-    let dx = output(o, 0, FLOATS)?;
-    let (dy, x) = (input(o, at, FLOATS)?, input(o, at + 1, FLOATS)?);
-    let (n, d) = rows_of(o, &x)?;
-    shape(o, at, &dy, &x.shape)?;
-    shape(o, 0, &dx, &x.shape)?;
-    let w = input(o, at + 2, FLOATS)?;
-    shape(o, at + 2, &w, &[d])?;
-    shape(o, 1, &output(o, 1, F32)?, &[d])?;
-    let has_db = centred && o.layout(2).is_some();
-    if has_db {
-        shape(o, 2, &output(o, 2, F32)?, &[d])?;
-    }
-    for i in at + 3..last {
-        stat(o, i, n)?;
-    }
-    let dres = optional(o, last, FLOATS)?;
-    if let Some(r) = &dres {
-        shape(o, last, r, &x.shape)?;
-    }
+    let r = NormBackward::read(o, centred)?;
+    let (n, d) = (r.n, r.d);
     let rows = n.div_ceil(PARTS).max(rows_per_task(d).min(64)).max(1);
     let parts = n.div_ceil(rows);
-    let k = Backward {
-        dx,
-        dy,
-        x,
-        w,
-        dres,
-        centred,
-        has_db,
-        n,
-        d,
-        rows,
-    };
+    let k = Backward { r, centred, rows };
     Ok((Box::new(k), plan(o, (parts * d * 8) as u64)))
 }
 
@@ -253,9 +149,9 @@ impl Kernel for Backward {
         let mean = self.centred.then(|| args.at(6));
         let (rstd, dres) = if self.centred { (7, 8) } else { (5, 6) };
         let rstd = args.at(rstd);
-        let dres = self.dres.as_ref().map(|v| (v, args.at(dres)));
-        let (d, part) = (self.d, Ptr(l.workspace));
-        chunks(l.team, self.n, self.rows, &|start, len| {
+        let dres = self.r.dres.as_ref().map(|v| (v, args.at(dres)));
+        let (d, part) = (self.r.d, Ptr(l.workspace));
+        chunks(l.team, self.r.n, self.rows, &|start, len| {
             let p = start / self.rows;
             let (mut bx, mut bd, mut bw, mut g) =
                 ([0f32; BLOCK], [0f32; BLOCK], [0f32; BLOCK], [0f32; BLOCK]);
@@ -276,11 +172,11 @@ impl Kernel for Backward {
                 blocks(0, d, |c, n| {
                     // SAFETY: as above.
                     unsafe {
-                        self.x.load(x, r * d + c, &mut bx[..n]);
-                        let vy = self.dy.get(dy, r * d + c, n, &mut bd);
-                        let vw = self.w.get(w, c, n, &mut bw);
+                        self.r.x.load(x, r * d + c, &mut bx[..n]);
+                        let vy = self.r.dy.get(dy, r * d + c, n, &mut bd);
+                        let vw = self.r.w.get(w, c, n, &mut bw);
                         accumulate(&mut bx[..n], m, rs, vy, vw, &mut g[..n], &mut dw[c..c + n]);
-                        if self.has_db {
+                        if self.r.has_db {
                             grow(vy, &mut db[c..c + n]);
                         }
                     }
@@ -293,22 +189,22 @@ impl Kernel for Backward {
                 blocks(0, d, |c, n| {
                     // SAFETY: as above; dy and dres are read before dx, which may be either of them, is written.
                     unsafe {
-                        let vx = self.x.get(x, r * d + c, n, &mut bx);
-                        let vy = self.dy.get(dy, r * d + c, n, &mut bd);
-                        let vw = self.w.get(w, c, n, &mut bw);
+                        let vx = self.r.x.get(x, r * d + c, n, &mut bx);
+                        let vy = self.r.dy.get(dy, r * d + c, n, &mut bd);
+                        let vw = self.r.w.get(w, c, n, &mut bw);
                         input_grad(vx, m, rs, vy, vw, c1, c2, &mut g[..n]);
                         if let Some((v, p)) = dres {
                             grow(v.get(p, r * d + c, n, &mut bx), &mut g[..n]);
                         }
-                        self.dx.store(dx, r * d + c, &g[..n]);
+                        self.r.dx.store(dx, r * d + c, &g[..n]);
                     }
                 });
             }
         });
-        let parts = self.n.div_ceil(self.rows);
+        let parts = self.r.n.div_ceil(self.rows);
         chunks(l.team, d, BLOCK, &|start, len| {
             for (which, operand) in [(0, 1), (1, 2)] {
-                if which == 1 && !self.has_db {
+                if which == 1 && !self.r.has_db {
                     continue;
                 }
                 let mut acc = [0f64; BLOCK];
@@ -333,7 +229,7 @@ impl Kernel for Backward {
 #[cfg(test)]
 mod tests {
     use super::super::testing::*;
-    use super::*;
+    use crossweave_abi::op;
     use crossweave_plugin::{Code, DType};
 
     const SHAPES: [(usize, usize); 8] = [

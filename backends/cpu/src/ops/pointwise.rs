@@ -8,17 +8,6 @@ use crossweave_plugin::{DType, OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
-/// Dtypes of `any` that arithmetic is defined for.
-const NUMBERS: &[DType] = &[
-    DType::F32,
-    DType::Bf16,
-    DType::F16,
-    DType::I32,
-    DType::U32,
-    DType::I64,
-    DType::U8,
-];
-
 struct Unary {
     dst: View,
     src: View,
@@ -121,9 +110,9 @@ pub fn binary(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 3..=3)?;
     let kind = o.params::<op::KindParams>()?.kind;
     let (dst, a, b) = (
-        output(o, 0, NUMBERS)?,
-        input(o, 1, NUMBERS)?,
-        input(o, 2, NUMBERS)?,
+        output(o, 0, ARITHMETIC)?,
+        input(o, 1, ARITHMETIC)?,
+        input(o, 2, ARITHMETIC)?,
     );
     for (i, v) in [(1, &a), (2, &b)] {
         shape(o, i, v, &dst.shape)?;
@@ -270,8 +259,8 @@ pub fn compare(o: &OpRequest<'_>, _: usize) -> Prepared {
     }
     let (dst, a, b) = (
         output(o, 0, &[DType::U8])?,
-        input(o, 1, NUMBERS)?,
-        input(o, 2, NUMBERS)?,
+        input(o, 1, ARITHMETIC)?,
+        input(o, 2, ARITHMETIC)?,
     );
     shape(o, 1, &a, &dst.shape)?;
     shape(o, 2, &b, &dst.shape)?;

@@ -8,7 +8,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::{clones, math};
 use crossweave_abi::op::{self, inst};
-use crossweave_plugin::{DType, Dyn, OpRequest, Plan, Result};
+use crossweave_plugin::{DType, Dyn, OpRequest, Plan, Result, op as request};
 
 /// Elements of a register.
 const LANE: usize = 512;
@@ -230,44 +230,16 @@ fn decode(op: u32, imm: f32) -> Option<Do> {
 
 /// `elementwise_program`.
 pub fn program(o: &OpRequest<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
-    arity(o, 1..=op::PROGRAM_MAX_OPERANDS)?;
-    let p = o.params::<op::ProgramParams>()?;
-    flags(o, p.flags, 0)?;
-    let n = o.operands.len();
-    if p.n_insts as usize > op::PROGRAM_MAX_INSTS {
-        return invalid(
-            o,
-            format!(
-                "{} instructions, at most {}",
-                p.n_insts,
-                op::PROGRAM_MAX_INSTS
-            ),
-        );
-    }
-    if p.writes >> n != 0 {
-        return invalid(
-            o,
-            format!("writes {:#b} names operands beyond {n}", p.writes),
-        );
-    }
-    let written = |i: usize| p.writes >> i & 1 == 1;
-    let mut operands = Vec::new();
-    for i in 0..n {
-        let t = [DType::F32, DType::Bf16, DType::F16, DType::U32];
-        let v = if written(i) {
-            output(o, i, &t)?
-        } else {
-            input(o, i, &t)?
-        };
-        operands.push(v);
-        shape(o, i, &operands[i], &operands[0].shape)?;
-    }
+    let r = request::Program::read(o)?;
+    let n = r.operands.len();
+    let written = |i: usize| r.written(i);
+    let operands = &r.operands;
     let mut values = Values {
         held: vec![None; op::PROGRAM_MAX_REGS],
         ..Default::default()
     };
     let mut assigned = 0u64;
-    for (k, c) in p.insts[..p.n_insts as usize].iter().enumerate() {
+    for (k, c) in r.instructions().iter().enumerate() {
         let Some(act) = decode(c.op, c.imm) else {
             return refuse(
                 o,
@@ -283,7 +255,7 @@ pub fn program(o: &OpRequest<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
         let dst = c.dst as usize;
         let mut src = [0; 3];
         for (r, s) in [c.a, c.b, c.c].into_iter().zip(&mut src).take(used) {
-            let Some(v) = values.read(r as usize, &operands) else {
+            let Some(v) = values.read(r as usize, operands) else {
                 return invalid(
                     o,
                     format!("instruction {k} reads register {r} before anything wrote it"),
@@ -319,7 +291,7 @@ pub fn program(o: &OpRequest<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
         .filter(|i| written(*i) && assigned >> i & 1 == 1)
         .filter_map(|i| Some((i, values.held[i]?)))
         .collect();
-    let k = values.place(&stores, operands);
+    let k = values.place(&stores, operands.clone());
     Ok((Box::new(k), plan(o, 0)))
 }
 

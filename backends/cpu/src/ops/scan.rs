@@ -2,19 +2,9 @@
 
 use super::view::*;
 use crate::kernel::{Kernel, Launch};
-use crossweave_abi::op;
-use crossweave_plugin::{DType, OpRequest, Plan, Result};
+use crossweave_plugin::{DType, OpRequest, Plan, Result, op as request};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
-
-/// Dtypes of running sums and sort keys.
-const NUMBERS: &[DType] = &[DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I64];
-
-/// The other dims as a view, and the length and stride of `dim`.
-fn split(v: &View, dim: usize) -> (View, usize, usize) {
-    let others: Vec<usize> = (0..v.shape.len()).filter(|d| *d != dim).collect();
-    (v.pick(&others), v.shape[dim], v.stride[dim])
-}
 
 struct ArgReduce {
     dtype: DType,
@@ -27,31 +17,15 @@ struct ArgReduce {
 
 /// `arg_reduce`.
 pub fn arg_reduce(o: &OpRequest<'_>, _: usize) -> Prepared {
-    arity(o, 2..=2)?;
-    let p = o.params::<op::DimParams>()?;
-    flags(o, p.flags, 0)?;
-    if p.kind > 1 {
-        return refuse(o, format!("kind {} (0 = largest, 1 = smallest)", p.kind));
-    }
-    let (dst, src) = (output(o, 0, INDEX)?, input(o, 1, FLOATS)?);
-    let dim = p.dim as usize;
-    let Some(&n) = src.shape.get(dim) else {
-        return invalid(o, format!("dim {dim} of rank {}", src.shape.len()));
-    };
-    let mut want = src.shape.clone();
-    want[dim] = 1;
-    shape(o, 0, &dst, &want)?;
-    if n == 0 && dst.total > 0 {
-        return invalid(o, format!("dim {dim} is empty: it has no largest element"));
-    }
-    let (lines, n, step) = split(&src, dim);
+    let r = request::ArgReduce::read(o)?;
+    let (lines, n, step) = r.src.lines(r.dim);
     let k = ArgReduce {
-        dtype: src.dtype,
-        dst,
+        dtype: r.src.dtype,
+        dst: r.dst,
         lines,
         n,
         step,
-        smallest: p.kind == 1,
+        smallest: r.smallest,
     };
     Ok((Box::new(k), plan(o, 0)))
 }
@@ -108,23 +82,11 @@ struct Cumsum {
 
 /// `cumsum`.
 pub fn cumsum(o: &OpRequest<'_>, _: usize) -> Prepared {
-    arity(o, 2..=2)?;
-    let p = o.params::<op::DimParams>()?;
-    flags(o, p.flags, 0)?;
-    let (dst, src) = (output(o, 0, NUMBERS)?, input(o, 1, NUMBERS)?);
-    shape(o, 1, &src, &dst.shape)?;
-    same_dtype(o, 1, &src, &dst)?;
-    let dim = p.dim as usize;
-    if p.kind != 0 || dim >= src.shape.len() {
-        return invalid(
-            o,
-            format!("kind {}, dim {dim} of rank {}", p.kind, src.shape.len()),
-        );
-    }
-    let (from, n, step_in) = split(&src, dim);
-    let (to, _, step_out) = split(&dst, dim);
+    let r = request::Cumsum::read(o)?;
+    let (from, n, step_in) = r.src.lines(r.dim);
+    let (to, _, step_out) = r.dst.lines(r.dim);
     let k = Cumsum {
-        dtype: src.dtype,
+        dtype: r.src.dtype,
         from,
         to,
         n,
@@ -171,6 +133,7 @@ impl Kernel for Cumsum {
 mod tests {
     use super::super::testing::*;
     use super::*;
+    use crossweave_abi::op;
     use crossweave_plugin::Code;
 
     const SHAPES: [[usize; 3]; 5] = [
@@ -249,7 +212,7 @@ mod tests {
     #[test]
     fn running_sums() {
         let mut rng = Rng(15);
-        for t in NUMBERS {
+        for t in request::NUMBERS {
             for shape in SHAPES {
                 let n: usize = shape.iter().product();
                 let v: Vec<f64> = (0..n).map(|_| (rng.unit() * 8.0).floor()).collect();

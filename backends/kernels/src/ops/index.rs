@@ -7,7 +7,7 @@ use crate::args::{GatherArgs, ItemsArgs, ScatterArgs, zero};
 use crate::launch::{Dynamic, Launch, Place};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
-use crossweave_abi::op;
+use crossweave_plugin::op::{self, Indices};
 use crossweave_plugin::{OpRequest, Result};
 
 /// The index operand and what it may say.
@@ -19,15 +19,16 @@ struct Rows {
 
 impl Rows {
     fn new(o: &OpRequest<'_>, i: usize, limit: u64) -> Result<Rows> {
-        let p = o.params::<op::IndexParams>()?;
-        flags(o, p.flags, op::FLAG_HAS_IGNORE)?;
-        let view = input(o, i, INDEX)?;
-        if limit >= u32::MAX as u64 || view.total > u32::MAX as u64 {
+        Rows::of(o, Indices::read(o, i)?, limit)
+    }
+
+    fn of(o: &OpRequest<'_>, index: Indices, limit: u64) -> Result<Rows> {
+        if limit >= u32::MAX as u64 || index.view.total as u64 > u32::MAX as u64 {
             return refuse(o, "more than 2^32 rows or positions");
         }
         Ok(Rows {
-            view,
-            ignore: (p.flags & op::FLAG_HAS_IGNORE != 0).then_some(p.ignore),
+            view: index.view.into(),
+            ignore: index.ignore,
             limit,
         })
     }
@@ -105,38 +106,12 @@ pub(crate) fn gather_rows(o: &OpRequest<'_>, f: &Facts) -> Answer {
     done(o, 0, vec![l], Dynamic::None)
 }
 
-/// The sequence length of an index `[.., t]`.
-fn seq_of(index: &View) -> u64 {
-    index.shape.last().copied().unwrap_or(1)
-}
-
-fn check_pos(o: &OpRequest<'_>, pos: &View, t: u64, d: u64) -> Result<()> {
-    if pos.shape.len() != 2 || pos.shape[0] < t || pos.shape[1] != d {
-        return invalid(
-            o,
-            format!("pos has shape {:?}, [>= {t}, {d}] wanted", pos.shape),
-        );
-    }
-    Ok(())
-}
-
 /// `embedding_fwd`.
 pub(crate) fn embedding(o: &OpRequest<'_>, f: &Facts) -> Answer {
-    arity(o, 3..=4)?;
-    let (y, table) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
-    let [n, d] = table.shape[..] else {
-        return invalid(
-            o,
-            format!("table has rank {}, [V, d] wanted", table.shape.len()),
-        );
-    };
-    let rows = Rows::new(o, 2, n)?;
-    shape(o, 0, &y, &joined(&rows.view, &[d]))?;
-    let t = seq_of(&rows.view);
-    let pos = optional(o, 3, FLOATS)?;
-    if let Some(p) = &pos {
-        check_pos(o, p, t, d)?;
-    }
+    let r = op::Embedding::read(o)?;
+    let (y, table, t): (View, View, _) = (r.y.into(), r.table.into(), r.t as u64);
+    let pos = r.pos.map(View::from);
+    let rows = Rows::of(o, r.index, table.shape[0])?;
     if y.total == 0 {
         return nothing(o);
     }
@@ -251,22 +226,11 @@ pub(crate) fn scatter_add_rows(o: &OpRequest<'_>, f: &Facts) -> Answer {
 
 /// `embedding_bwd`.
 pub(crate) fn embedding_backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
-    arity(o, 4..=4)?;
-    let dtable = output(o, 0, F32)?;
-    let [n, d] = dtable.shape[..] else {
-        return invalid(
-            o,
-            format!("dtable has rank {}, [V, d] wanted", dtable.shape.len()),
-        );
-    };
-    let rows = Rows::new(o, 3, n)?;
-    let dy = input(o, 2, FLOATS)?;
-    shape(o, 2, &dy, &joined(&rows.view, &[d]))?;
-    let t = seq_of(&rows.view);
-    let dpos = optional(o, 1, F32)?.map(|p| dense(o, 1, p)).transpose()?;
-    if let Some(p) = &dpos {
-        check_pos(o, p, t, d)?;
-    }
+    let r = op::EmbeddingBackward::read(o)?;
+    let (dtable, dy): (View, View) = (r.dtable.into(), r.dy.into());
+    let (t, d) = (r.t as u64, r.d as u64);
+    let dpos = r.dpos.map(View::from);
+    let rows = Rows::of(o, r.index, dtable.shape[0])?;
     if dy.total == 0 {
         return nothing(o);
     }

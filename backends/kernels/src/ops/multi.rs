@@ -7,6 +7,7 @@ use crate::launch::{Dynamic, Launch, Place, Slot};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
+use crossweave_plugin::op::Adamw;
 use crossweave_plugin::{DType, OpRequest, Result};
 use std::collections::BTreeMap;
 
@@ -92,44 +93,19 @@ fn launches(
 
 /// `adamw`.
 pub(crate) fn adamw(o: &OpRequest<'_>, f: &Facts) -> Answer {
-    let p = o.params::<op::AdamwParams>()?;
-    flags(o, p.flags, op::FLAG_MASTER)?;
-    if p.mode > 1 {
-        return refuse(o, format!("mode {} (0 = AdamW, 1 = L2 Adam)", p.mode));
-    }
-    let master = p.flags & op::FLAG_MASTER != 0;
-    let each = if master { 5 } else { 4 };
-    arity(o, 2..=usize::MAX)?;
-    if !(o.operands.len() - 2).is_multiple_of(each) {
-        return invalid(
-            o,
-            format!(
-                "{} operands: coef, skip and groups of {each} wanted",
-                o.operands.len()
-            ),
-        );
-    }
-    let mut places = [None, None];
-    for (i, t) in [(0, DType::F32), (1, DType::U32)] {
-        if let Some(v) = optional(o, i, &[t])? {
-            scalar(o, i, &v)?;
-            places[i] = Some(Place::Operand(i as u32));
-        }
-    }
+    let r = Adamw::read(o)?;
+    let (p, each, master) = (r.params, r.each, r.master);
+    let place = |there: bool, i: u32| there.then_some(Place::Operand(i));
+    let places = [place(r.coef, 0), place(r.skip, 1)];
     let mut kinds: BTreeMap<(&str, &str), Vec<Tensor>> = BTreeMap::new();
-    for first in (2..o.operands.len()).step_by(each) {
-        let (w, g) = (output(o, first, FLOATS)?, output(o, first + 1, FLOATS)?);
-        for i in 1..each {
-            let v = output(o, first + i, if i == 1 { FLOATS } else { F32 })?;
-            shape(o, first + i, &v, &w.shape)?;
-        }
+    for (first, w, g) in r.tensors {
         if w.total > 0 {
             kinds
                 .entry((c_type(w.dtype), c_type(g.dtype)))
                 .or_default()
                 .push(Tensor {
                     operands: (first as u32..(first + each) as u32).collect(),
-                    n: w.total,
+                    n: w.total as u64,
                 });
         }
     }

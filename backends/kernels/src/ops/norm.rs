@@ -6,8 +6,8 @@ use crate::args::{Dims, NormArgs, NormSumArgs, zero};
 use crate::launch::{Dynamic, Place};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
-use crossweave_abi::op;
-use crossweave_plugin::{DType, OpRequest, Result};
+use crossweave_plugin::op::{NormBackward, NormForward};
+use crossweave_plugin::{DType, OpRequest};
 
 /// Most threads of a block.
 const MOST: u32 = 512;
@@ -24,21 +24,6 @@ pub(crate) fn shape_of_block(d: u64, most_groups: u64) -> (u64, u32) {
     }
 }
 
-/// A dense f32 statistic with one element a row.
-fn stat(o: &OpRequest<'_>, i: usize, n: u64) -> Result<()> {
-    let v = output(o, i, F32)?;
-    if v.total != n {
-        return invalid(
-            o,
-            format!(
-                "operand {i}: {} elements, one for each of {n} rows wanted",
-                v.total
-            ),
-        );
-    }
-    Ok(())
-}
-
 /// `layer_norm_fwd`.
 pub(crate) fn layer_forward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     forward(o, f, true)
@@ -49,34 +34,17 @@ pub(crate) fn rms_forward(o: &OpRequest<'_>, f: &Facts) -> Answer {
 }
 
 fn forward(o: &OpRequest<'_>, f: &Facts, layer: bool) -> Answer {
-    // layer: y mean rstd x w b?; rms: y rstd x w.
-    let at = if layer { 3 } else { 2 };
-    if layer {
-        arity(o, 5..=6)?
-    } else {
-        arity(o, 4..=4)?
-    }
-    let p = o.params::<op::NormParams>()?;
-    flags(o, p.flags, 0)?;
-    let (y, x) = (output(o, 0, FLOATS)?, input(o, at, FLOATS)?);
-    shape(o, at, &x, &y.shape)?;
-    let (n, d) = rows_of(o, at, &x)?;
-    for i in 1..at {
-        stat(o, i, n)?;
-    }
-    let w = input(o, at + 1, FLOATS)?;
-    shape(o, at + 1, &w, &[d])?;
-    let b = if layer { optional(o, 5, FLOATS)? } else { None };
-    if let Some(b) = &b {
-        shape(o, 5, b, &[d])?;
-    }
+    let r = NormForward::read(o, layer)?;
+    let (n, d, at) = (r.n as u64, r.d as u64, r.at);
+    let [y, x, w]: [View; 3] = [r.y, r.x, r.w].map(View::from);
+    let b = r.b.map(View::from);
     if y.total == 0 {
         return nothing(o);
     }
     let mut a: NormArgs = zero();
     (a.x_outer, _, a.x_inner) = x.rows();
     (a.w_inner, a.b_inner) = (w.stride[0], b.as_ref().map_or(0, |b| b.stride[0]));
-    (a.n, a.d, a.eps) = (n, d, p.eps);
+    (a.n, a.d, a.eps) = (n, d, r.eps);
     let (g, threads) = shape_of_block(d, 8);
     let types = [
         c_type(y.dtype),
@@ -122,31 +90,10 @@ pub(crate) fn rms_backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
 const PARTS: u64 = 512;
 
 fn backward(o: &OpRequest<'_>, _: &Facts, layer: bool) -> Answer {
-    // layer: dx dw db? dy x w mean rstd dres?; rms: dx dw dy x w rstd dres?.
-    let at = if layer { 3 } else { 2 };
-    let last = if layer { 8 } else { 6 };
-    arity(o, last..=last + 1)?;
-    let p = o.params::<op::NormParams>()?;
-    flags(o, p.flags, 0)?;
-    let dx = output(o, 0, FLOATS)?;
-    let (dy, x) = (input(o, at, FLOATS)?, input(o, at + 1, FLOATS)?);
-    let (n, d) = rows_of(o, at + 1, &x)?;
-    shape(o, at, &dy, &x.shape)?;
-    shape(o, 0, &dx, &x.shape)?;
-    let w = input(o, at + 2, FLOATS)?;
-    shape(o, at + 2, &w, &[d])?;
-    shape(o, 1, &output(o, 1, F32)?, &[d])?;
-    let has_db = layer && o.layout(2).is_some();
-    if has_db {
-        shape(o, 2, &output(o, 2, F32)?, &[d])?;
-    }
-    for i in at + 3..last {
-        stat(o, i, n)?;
-    }
-    let dres = optional(o, last, FLOATS)?;
-    if let Some(r) = &dres {
-        shape(o, last, r, &x.shape)?;
-    }
+    let r = NormBackward::read(o, layer)?;
+    let (n, d, at, last, has_db) = (r.n as u64, r.d as u64, r.at, r.last, r.has_db);
+    let [dx, dy, x, w]: [View; 4] = [r.dx, r.dy, r.x, r.w].map(View::from);
+    let dres = r.dres.map(View::from);
     if dx.total == 0 {
         return nothing(o);
     }

@@ -8,16 +8,6 @@ use crate::view::*;
 use crossweave_abi::op;
 use crossweave_plugin::{DType, OpRequest};
 
-/// Dtypes of `any` that arithmetic is defined for.
-const NUMBERS: &[DType] = &[
-    DType::F32,
-    DType::Bf16,
-    DType::F16,
-    DType::I32,
-    DType::U32,
-    DType::I64,
-    DType::U8,
-];
 /// Dtypes of casts (and E4M3 beside floats).
 const CASTS: &[DType] = &[
     DType::I8,
@@ -485,9 +475,9 @@ pub(crate) fn binary(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     let k = kind(o, op::binary::POW)?;
     let (dst, a, b) = (
-        output(o, 0, NUMBERS)?,
-        input(o, 1, NUMBERS)?,
-        input(o, 2, NUMBERS)?,
+        output(o, 0, ARITHMETIC)?,
+        input(o, 1, ARITHMETIC)?,
+        input(o, 2, ARITHMETIC)?,
     );
     for (i, v) in [(1, &a), (2, &b)] {
         shape(o, i, v, &dst.shape)?;
@@ -551,8 +541,8 @@ pub(crate) fn compare(o: &OpRequest<'_>, f: &Facts) -> Answer {
     let k = kind(o, op::compare::GE)?;
     let (dst, a, b) = (
         output(o, 0, &[DType::U8])?,
-        input(o, 1, NUMBERS)?,
-        input(o, 2, NUMBERS)?,
+        input(o, 1, ARITHMETIC)?,
+        input(o, 2, ARITHMETIC)?,
     );
     shape(o, 1, &a, &dst.shape)?;
     shape(o, 2, &b, &dst.shape)?;

@@ -6,7 +6,8 @@ use crate::launch::{Dynamic, Place};
 use crate::source::Facts;
 use crate::view::*;
 use crossweave_abi::op::{self, ProgramInst, inst};
-use crossweave_plugin::{DType, OpRequest};
+use crossweave_plugin::OpRequest;
+use crossweave_plugin::op::Program;
 use std::fmt::Write as _;
 
 /// The C expression of an instruction over registers `a`, `b`, `c`, and how many it reads.
@@ -55,43 +56,15 @@ fn hash(text: &str) -> u64 {
 
 /// `elementwise_program`.
 pub(crate) fn program(o: &OpRequest<'_>, f: &Facts) -> Answer {
-    arity(o, 1..=op::PROGRAM_MAX_OPERANDS)?;
-    let p = o.params::<op::ProgramParams>()?;
-    flags(o, p.flags, 0)?;
-    let n = o.operands.len();
-    if p.n_insts as usize > op::PROGRAM_MAX_INSTS {
-        return invalid(
-            o,
-            format!(
-                "{} instructions, at most {}",
-                p.n_insts,
-                op::PROGRAM_MAX_INSTS
-            ),
-        );
-    }
-    if p.writes >> n != 0 {
-        return invalid(
-            o,
-            format!("writes {:#b} names operands beyond {n}", p.writes),
-        );
-    }
-    let written = |i: usize| p.writes >> i & 1 == 1;
-    let mut operands = Vec::new();
-    for i in 0..n {
-        let t = [DType::F32, DType::Bf16, DType::F16, DType::U32];
-        let v = if written(i) {
-            output(o, i, &t)?
-        } else {
-            input(o, i, &t)?
-        };
-        operands.push(v);
-        shape(o, i, &operands[i], &operands[0].shape)?;
-    }
+    let r = Program::read(o)?;
+    let n = r.operands.len();
+    let written = |i: usize| r.written(i);
+    let operands: Vec<View> = r.operands.iter().cloned().map(View::from).collect();
     // Bit r: the register holds something; bit i: the operand was read before it was written, or written.
     let mut known = 0u64;
     let (mut reads, mut stores) = (0u64, 0u64);
     let mut body = String::new();
-    for (k, i) in p.insts[..p.n_insts as usize].iter().enumerate() {
+    for (k, i) in r.instructions().iter().enumerate() {
         let Some((e, used)) = expression(i) else {
             return refuse(
                 o,

@@ -7,9 +7,7 @@ use crate::launch::{Dynamic, Place};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::{DType, OpRequest};
-
-const NUMBERS: &[DType] = &[DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I64];
+use crossweave_plugin::{DType, OpRequest, op as request};
 
 /// The kernel that gives a block to each element that stays.
 pub(crate) fn along(src: &str, dst: &str, kind: u32) -> Kernel {
@@ -137,23 +135,9 @@ fn split(v: &View, dim: usize) -> (crate::args::Dims, u64, i64) {
 
 /// `arg_reduce`.
 pub(crate) fn arg_reduce(o: &OpRequest<'_>, f: &Facts) -> Answer {
-    arity(o, 2..=2)?;
-    let p = o.params::<op::DimParams>()?;
-    flags(o, p.flags, 0)?;
-    if p.kind > 1 {
-        return refuse(o, format!("kind {} (0 = largest, 1 = smallest)", p.kind));
-    }
-    let (dst, src) = (output(o, 0, INDEX)?, input(o, 1, FLOATS)?);
-    let dim = p.dim as usize;
-    let Some(&n) = src.shape.get(dim) else {
-        return invalid(o, format!("dim {dim} of rank {}", src.shape.len()));
-    };
-    let mut want = src.shape.clone();
-    want[dim] = 1;
-    shape(o, 0, &dst, &want)?;
-    if n == 0 && dst.total > 0 {
-        return invalid(o, format!("dim {dim} is empty: it has no largest element"));
-    }
+    let r = request::ArgReduce::read(o)?;
+    let (dst, src, dim): (View, View, _) = (r.dst.into(), r.src.into(), r.dim);
+    let n = src.shape[dim];
     if dst.total == 0 {
         return nothing(o);
     }
@@ -162,10 +146,10 @@ pub(crate) fn arg_reduce(o: &OpRequest<'_>, f: &Facts) -> Answer {
     let (ti, t) = (c_type(dst.dtype), c_type(src.dtype));
     let k = Kernel::new(
         Family::Reduce,
-        format!("cw_arg_reduce{}_{ti}_{t}", p.kind),
+        format!("cw_arg_reduce{}_{ti}_{t}", r.smallest as u32),
         256,
         "LineArgs",
-        &format!("cw_arg_reduce<{ti}, {t}, {}>", p.kind == 1),
+        &format!("cw_arg_reduce<{ti}, {t}, {}>", r.smallest),
     );
     let slots = [("dst", Place::Operand(0)), ("src", Place::Operand(1))];
     let grid = [blocks(dst.total, 1, f), 1, 1];
@@ -175,19 +159,8 @@ pub(crate) fn arg_reduce(o: &OpRequest<'_>, f: &Facts) -> Answer {
 
 /// `cumsum`.
 pub(crate) fn cumsum(o: &OpRequest<'_>, f: &Facts) -> Answer {
-    arity(o, 2..=2)?;
-    let p = o.params::<op::DimParams>()?;
-    flags(o, p.flags, 0)?;
-    let (dst, src) = (output(o, 0, NUMBERS)?, input(o, 1, NUMBERS)?);
-    shape(o, 1, &src, &dst.shape)?;
-    same_dtype(o, 1, &src, &dst)?;
-    let dim = p.dim as usize;
-    if p.kind != 0 || dim >= src.shape.len() {
-        return invalid(
-            o,
-            format!("kind {}, dim {dim} of rank {}", p.kind, src.shape.len()),
-        );
-    }
+    let r = request::Cumsum::read(o)?;
+    let (dst, src, dim): (View, View, _) = (r.dst.into(), r.src.into(), r.dim);
     if dst.total == 0 {
         return nothing(o);
     }

@@ -5,26 +5,8 @@ use super::rows::{rows, sums};
 use super::text::Text;
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Prepared, fold};
-use crossweave_abi::op::NormParams;
+use crossweave_plugin::op::{NormBackward, NormForward};
 use crossweave_plugin::{DType, OpRequest, Result};
-
-fn eps(o: &OpRequest<'_>) -> Result<f32> {
-    let p = o.params::<NormParams>()?;
-    flags(o, p.flags, 0)?;
-    Ok(p.eps as f32)
-}
-
-fn rows_of(o: &OpRequest<'_>, x: &View) -> Result<(u32, u32)> {
-    match x.rows() {
-        Some(r) => Ok(r),
-        None => invalid(o, "x has rank 0, [n, d] wanted"),
-    }
-}
-
-/// A dense f32 statistic with one element a row.
-fn stat(o: &OpRequest<'_>, i: usize, n: u32) -> Result<()> {
-    per_row(o, i, &output(o, i, F32)?, n)
-}
 
 /// `layer_norm_fwd`.
 pub fn layer_forward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
@@ -44,26 +26,12 @@ pub fn rms_backward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
 }
 
 fn forward(o: &OpRequest<'_>, facts: &Facts, centred: bool) -> Result<Prepared> {
-    // layer: y mean rstd x w b?; rms: y rstd x w.
-    let at = if centred { 3 } else { 2 };
-    arity(o, if centred { 5..=6 } else { 4..=4 })?;
-    let eps = eps(o)?;
-    let (y, x) = (output(o, 0, FLOATS)?, input(o, at, FLOATS)?);
-    shape(o, at, &x, &y.shape)?;
-    let (n, d) = rows_of(o, &x)?;
-    for i in 1..at {
-        stat(o, i, n)?;
-    }
-    let w = input(o, at + 1, FLOATS)?;
-    shape(o, at + 1, &w, &[d])?;
-    let b = if centred {
-        optional(o, 5, FLOATS)?
-    } else {
-        None
-    };
-    if let Some(b) = &b {
-        shape(o, 5, b, &[d])?;
-    }
+    let r = NormForward::read(o, centred)?;
+    let (at, eps) = (r.at, r.eps as f32);
+    let (y, x, w) = (view(o, 0, r.y)?, view(o, at, r.x)?, view(o, at + 1, r.w)?);
+    let b = r.b.map(|b| view(o, 5, b)).transpose()?;
+    // Both fit: x does.
+    let (n, d) = (r.n as u32, r.d as u32);
     if n == 0 {
         return Ok(Prepared::of(vec![]));
     }
@@ -140,30 +108,12 @@ const PARTS: u32 = 64;
 const PART_ROWS: u32 = 16;
 
 fn backward(o: &OpRequest<'_>, facts: &Facts, centred: bool) -> Result<Prepared> {
-    // layer: dx dw db? dy x w mean rstd dres?; rms: dx dw dy x w rstd dres?.
-    let at = if centred { 3 } else { 2 };
-    let last = if centred { 8 } else { 6 };
-    arity(o, last..=last + 1)?;
-    eps(o)?;
-    let dx = output(o, 0, FLOATS)?;
-    let (dy, x) = (input(o, at, FLOATS)?, input(o, at + 1, FLOATS)?);
-    let (n, d) = rows_of(o, &x)?;
-    shape(o, at, &dy, &x.shape)?;
-    shape(o, 0, &dx, &x.shape)?;
-    let w = input(o, at + 2, FLOATS)?;
-    shape(o, at + 2, &w, &[d])?;
-    shape(o, 1, &output(o, 1, F32)?, &[d])?;
-    let has_db = centred && o.layout(2).is_some();
-    if has_db {
-        shape(o, 2, &output(o, 2, F32)?, &[d])?;
-    }
-    for i in at + 3..last {
-        stat(o, i, n)?;
-    }
-    let dres = optional(o, last, FLOATS)?;
-    if let Some(r) = &dres {
-        shape(o, last, r, &x.shape)?;
-    }
+    let r = NormBackward::read(o, centred)?;
+    let (at, last, has_db) = (r.at, r.last, r.has_db);
+    let (dx, dy) = (view(o, 0, r.dx)?, view(o, at, r.dy)?);
+    let (x, w) = (view(o, at + 1, r.x)?, view(o, at + 2, r.w)?);
+    let dres = r.dres.map(|v| view(o, last, v)).transpose()?;
+    let (n, d) = (r.n as u32, r.d as u32);
     if dx.total == 0 {
         return Ok(Prepared::of(vec![]));
     }

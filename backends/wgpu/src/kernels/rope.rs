@@ -4,43 +4,20 @@ use super::pointwise::SIZE;
 use super::text::Text;
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Prepared, fold};
-use crossweave_abi::op::{FLAG_INTERLEAVED, FLAG_INVERSE, RopeParams};
+use crossweave_plugin::op::Rope;
 use crossweave_plugin::{DType, OpRequest, Result};
 
 /// `rope`.
 pub fn rope(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
-    arity(o, 4..=4)?;
-    let f = o.params::<RopeParams>()?.flags;
-    flags(o, f, FLAG_INVERSE | FLAG_INTERLEAVED)?;
-    let (y, x) = (output_strided(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
-    let (cos, sin) = (input(o, 2, F32)?, input(o, 3, F32)?);
-    let [_, t, h, d] = y.shape[..] else {
-        return invalid(
-            o,
-            format!("x has rank {}, [B, T, H, D] wanted", y.shape.len()),
-        );
-    };
-    shape(o, 1, &x, &y.shape)?;
-    shape(o, 3, &sin, &cos.shape)?;
-    if cos.shape.len() != 2 || cos.shape[0] != t || u64::from(cos.shape[1]) * 2 > u64::from(d) {
-        return invalid(
-            o,
-            format!(
-                "cos, sin have shape {:?}, [{t}, R/2] with R <= {d} wanted",
-                cos.shape
-            ),
-        );
-    }
-    for (v, who) in [(&x, "x"), (&y, "y")] {
-        if d > 1 && v.step() != 1 {
-            return refuse(o, format!("{who} needs unit stride in D"));
-        }
-    }
+    let r = Rope::read(o)?;
+    let (y, x) = (view(o, 0, r.y)?, view(o, 1, r.x)?);
+    let (cos, sin) = (view(o, 2, r.cos)?, view(o, 3, r.sin)?);
+    let (t, h, d) = (y.shape[1], y.shape[2], y.shape[3]);
     if y.total == 0 {
         return Ok(Prepared::of(vec![]));
     }
     let half = cos.shape[1];
-    let interleaved = f & FLAG_INTERLEAVED != 0;
+    let (inverse, interleaved) = (r.inverse, r.interleaved);
     let words = y.dtype != DType::F32 && y.pairs();
     // Elements of each half (or of the rest) an invocation writes together.
     let by_two = words && d % 2 == 0 && (interleaved || half % 2 == 0);
@@ -69,7 +46,7 @@ pub fn rope(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
             "let c{out} = ld_cos(oc + ({i}) * $cos_col); let s{out} = {}ld_sin(os + ({i}) * $sin_col);
     let a{out} = ld_x(ox + {a}); let b{out} = ld_x(ox + {b});
     let p{out} = a{out} * c{out} - b{out} * s{out}; let q{out} = b{out} * c{out} + a{out} * s{out};",
-            if f & FLAG_INVERSE != 0 { "-" } else { "" }
+            if inverse { "-" } else { "" }
         )
     };
     let (turned, copied) = match (interleaved, by_two) {

@@ -107,7 +107,8 @@ impl View {
     }
 }
 
-fn view(o: &OpRequest<'_>, i: usize, full: full::View) -> Result<View> {
+/// Operand `i`, already checked, in numbers of 32 bits.
+pub fn view(o: &OpRequest<'_>, i: usize, full: full::View) -> Result<View> {
     let dims = || full.shape.iter().zip(&full.stride);
     let last: u128 = dims()
         .map(|(&n, &s)| n.saturating_sub(1) as u128 * s as u128)

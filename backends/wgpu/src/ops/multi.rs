@@ -4,17 +4,11 @@ use super::elementwise::{Elementwise, Kind, SIZE, index};
 use super::view::*;
 use crate::kernel::{Access, Binds, DYN_WORDS, Facts, Pass, Prepared, fold};
 use crossweave_abi::op;
+use crossweave_plugin::op::Adamw;
 use crossweave_plugin::{Code, DType, Dyn, OpRequest, Result, fail};
 
 /// Elements of a workgroup of a sum: a constant, so that the order depends on nothing else.
 const CHUNK: u64 = 4096;
-
-fn scalar(o: &OpRequest<'_>, i: usize, v: &View) -> Result<()> {
-    if v.total != 1 {
-        return invalid(o, format!("operand {i}: {} elements, 1 wanted", v.total));
-    }
-    Ok(())
-}
 
 /// One (sum, rest) pair a chunk: each invocation takes every 64th element, then halves are joined.
 const SUMSQ: &str = "var<workgroup> part: array<vec2<f32>, 64>;
@@ -195,31 +189,11 @@ fn update(i: u32, scale: f32) -> f32 {
 
 /// `adamw`.
 pub fn adamw(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
-    let p = o.params::<op::AdamwParams>()?;
-    flags(o, p.flags, op::FLAG_MASTER)?;
-    if p.mode > 1 {
-        return refuse(o, format!("mode {} (0 = AdamW, 1 = L2 Adam)", p.mode));
-    }
-    let master = p.flags & op::FLAG_MASTER != 0;
-    let each = if master { 5 } else { 4 };
-    arity(o, 2..=usize::MAX)?;
-    if !(o.operands.len() - 2).is_multiple_of(each) {
-        return invalid(
-            o,
-            format!(
-                "{} operands: coef, skip and groups of {each} wanted",
-                o.operands.len()
-            ),
-        );
-    }
-    for (i, t) in [(0, DType::F32), (1, DType::U32)] {
-        if let Some(v) = optional(o, i, &[t])? {
-            scalar(o, i, &v)?;
-        }
-    }
+    let r = Adamw::read(o)?;
+    let (p, each, master) = (r.params, r.each, r.master);
     let mut body = ADAMW.to_string();
     let mut put = |from: &str, to: &str| body = body.replace(from, to);
-    let (coef, skip) = (o.layout(0).is_some(), o.layout(1).is_some());
+    let (coef, skip) = (r.coef, r.skip);
     put("SKIP", if skip { "ldu_skip(0u) != 0u" } else { "false" });
     let scaled = "keep(dyn_f32(0u) * ld_coef(0u))";
     put("COEF", if coef { scaled } else { "dyn_f32(0u)" });
@@ -228,12 +202,7 @@ pub fn adamw(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     put("STORE2", "st2_p(i, a, b);");
     put("STORE1", "st_p(i, a);");
     let mut passes = vec![];
-    for first in (2..o.operands.len()).step_by(each) {
-        let v = output(o, first, FLOATS)?;
-        for i in 1..each {
-            let w = output(o, first + i, if i == 1 { FLOATS } else { F32 })?;
-            shape(o, first + i, &w, &v.shape)?;
-        }
+    for (first, v, _) in r.tensors {
         let mut b = Binds::new(o, f);
         for (k, name) in ["p", "g", "m", "v", "w"].into_iter().take(each).enumerate() {
             let access = match k {

@@ -9,17 +9,6 @@ use half::{bf16, f16};
 
 type Answer = Result<Prepared>;
 
-/// Dtypes of `any` that arithmetic is defined for.
-const NUMBERS: &[DType] = &[
-    DType::F32,
-    DType::Bf16,
-    DType::F16,
-    DType::I32,
-    DType::U32,
-    DType::I64,
-    DType::U8,
-];
-
 /// Dtypes `cast` knows; 64-bit floats are the host's.
 const CASTS: &[DType] = &[
     DType::I8,
@@ -74,9 +63,9 @@ pub fn binary(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     let kind = o.params::<op::KindParams>()?.kind;
     let (dst, a, b) = (
-        output(o, 0, NUMBERS)?,
-        input(o, 1, NUMBERS)?,
-        input(o, 2, NUMBERS)?,
+        output(o, 0, ARITHMETIC)?,
+        input(o, 1, ARITHMETIC)?,
+        input(o, 2, ARITHMETIC)?,
     );
     for (i, v) in [(1, &a), (2, &b)] {
         shape(o, i, v, &dst.shape)?;
@@ -133,8 +122,8 @@ pub fn compare(o: &OpRequest<'_>, f: &Facts) -> Answer {
     let kind = o.params::<op::KindParams>()?.kind;
     let (dst, a, b) = (
         output(o, 0, &[DType::U8])?,
-        input(o, 1, NUMBERS)?,
-        input(o, 2, NUMBERS)?,
+        input(o, 1, ARITHMETIC)?,
+        input(o, 2, ARITHMETIC)?,
     );
     shape(o, 1, &a, &dst.shape)?;
     shape(o, 2, &b, &dst.shape)?;

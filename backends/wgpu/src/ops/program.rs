@@ -4,6 +4,7 @@ use super::elementwise::{Elementwise, Kind};
 use super::view::*;
 use crate::kernel::{DYN_WORDS, Facts, Prepared};
 use crossweave_abi::op::{self, inst};
+use crossweave_plugin::op::Program;
 use crossweave_plugin::{DType, Dyn, OpRequest, Result};
 use std::fmt::Write;
 
@@ -21,43 +22,16 @@ unsafe impl crossweave_abi::read::Sized32 for Scalars {}
 
 /// `elementwise_program`.
 pub fn program(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
-    arity(o, 1..=op::PROGRAM_MAX_OPERANDS)?;
-    let p = o.params::<op::ProgramParams>()?;
-    flags(o, p.flags, 0)?;
-    let n = o.operands.len();
-    if p.n_insts as usize > op::PROGRAM_MAX_INSTS {
-        return invalid(
-            o,
-            format!(
-                "{} instructions, at most {}",
-                p.n_insts,
-                op::PROGRAM_MAX_INSTS
-            ),
-        );
-    }
-    if p.writes >> n != 0 {
-        return invalid(
-            o,
-            format!("writes {:#b} names operands beyond {n}", p.writes),
-        );
-    }
-    let written = |i: usize| p.writes >> i & 1 == 1;
-    let types = [DType::F32, DType::Bf16, DType::F16, DType::U32];
-    let mut views = vec![];
-    for i in 0..n {
-        let v = match written(i) {
-            true => output(o, i, &types)?,
-            false => input(o, i, &types)?,
-        };
-        views.push(v);
-        shape(o, i, &views[i], &views[0].shape)?;
-    }
+    let r = Program::read(o)?;
+    let n = r.operands.len();
+    let written = |i: usize| r.written(i);
+    let views = &r.operands;
     let mut e = Elementwise::new(o, f, views[0].total);
     // The text of what a register holds now; operands are read where they are first used.
     let mut held: Vec<Option<String>> = vec![None; op::PROGRAM_MAX_REGS];
     let (mut used, mut assigned) = (0u64, 0u64);
     let mut lines = String::new();
-    for (k, c) in p.insts[..p.n_insts as usize].iter().enumerate() {
+    for (k, c) in r.instructions().iter().enumerate() {
         let sources = match c.op {
             inst::CONST => 0,
             inst::SCALAR if (0.0..8.0).contains(&c.imm) && c.imm.fract() == 0.0 => 0,
@@ -156,7 +130,7 @@ pub fn program(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
             let _ = writeln!(after, "  let o_{name} = {value};");
         }
     }
-    if assigned & u64::from(p.writes) == 0 {
+    if assigned & u64::from(r.params.writes) == 0 {
         return Ok(Prepared::default());
     }
     let pass = e.pass("elementwise_program", &format!("{before}{lines}{after}"))?;

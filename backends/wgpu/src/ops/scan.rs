@@ -1,19 +1,8 @@
 //! arg_reduce and cumsum: one dim walked in order, a line an invocation.
 
 use super::elementwise::{SIZE, index};
-use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Prepared, fold};
-use crossweave_abi::op;
-use crossweave_plugin::{DType, OpRequest, Result};
-
-/// Dtypes of running sums.
-const NUMBERS: &[DType] = &[DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I64];
-
-/// The other dims as a view, and the length and stride of `dim`.
-fn split(v: &View, dim: usize) -> (View, usize, usize) {
-    let others: Vec<usize> = (0..v.shape.len()).filter(|d| *d != dim).collect();
-    (v.pick(&others), v.shape[dim], v.stride[dim])
-}
+use crossweave_plugin::{DType, OpRequest, Result, op};
 
 /// Elements that one invocation walks in a dispatch. A software Vulkan driver of Mesa (llvmpipe) ends the loops of an
 /// invocation after 65,535 rounds in all, without a word; a store of 16 bits is a loop of its own.
@@ -34,29 +23,14 @@ fn main(@builtin(global_invocation_id) gid: vec3<u32>, @builtin(num_workgroups) 
 
 /// `arg_reduce`.
 pub fn arg_reduce(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
-    arity(o, 2..=2)?;
-    let p = o.params::<op::DimParams>()?;
-    flags(o, p.flags, 0)?;
-    if p.kind > 1 {
-        return refuse(o, format!("kind {} (0 = largest, 1 = smallest)", p.kind));
-    }
-    let (dst, src) = (output(o, 0, INDEX)?, input(o, 1, FLOATS)?);
-    let dim = p.dim as usize;
-    let Some(&n) = src.shape.get(dim) else {
-        return invalid(o, format!("dim {dim} of rank {}", src.shape.len()));
-    };
-    let mut want = src.shape.clone();
-    want[dim] = 1;
-    shape(o, 0, &dst, &want)?;
-    if n == 0 && dst.total > 0 {
-        return invalid(o, format!("dim {dim} is empty: it has no largest element"));
-    }
-    let (lines, n, step) = split(&src, dim);
+    let r = op::ArgReduce::read(o)?;
+    let dst = r.dst;
+    let (lines, n, step) = r.src.lines(r.dim);
     let (text, more) = index("at", &lines, 4);
     // The first NaN beats every number as the largest and loses to every number as the smallest.
-    let wins = match p.kind {
-        0 => "select(v > best && !is_nan(best), !is_nan(best), is_nan(v))",
-        _ => "!is_nan(v) && (is_nan(best) || v < best)",
+    let wins = match r.smallest {
+        false => "select(v > best && !is_nan(best), !is_nan(best), is_nan(v))",
+        true => "!is_nan(v) && (is_nan(best) || v < best)",
     };
     let body = |first: &str| {
         format!(
@@ -85,21 +59,9 @@ pub fn arg_reduce(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
 
 /// `cumsum`.
 pub fn cumsum(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
-    arity(o, 2..=2)?;
-    let p = o.params::<op::DimParams>()?;
-    flags(o, p.flags, 0)?;
-    let (dst, src) = (output(o, 0, NUMBERS)?, input(o, 1, NUMBERS)?);
-    shape(o, 1, &src, &dst.shape)?;
-    same_dtype(o, 1, &src, &dst)?;
-    let dim = p.dim as usize;
-    if p.kind != 0 || dim >= src.shape.len() {
-        return invalid(
-            o,
-            format!("kind {}, dim {dim} of rank {}", p.kind, src.shape.len()),
-        );
-    }
-    let (from, n, step_in) = split(&src, dim);
-    let (to, _, step_out) = split(&dst, dim);
+    let op::Cumsum { dst, src, dim } = op::Cumsum::read(o)?;
+    let (from, n, step_in) = src.lines(dim);
+    let (to, _, step_out) = dst.lines(dim);
     let (a, more) = index("at_from", &from, 5);
     let (c, rest) = index("at_to", &to, 5 + more.len());
     // What a walk begins with: nothing, or what the one before has come to. A sum of floats keeps what its output rounds.
