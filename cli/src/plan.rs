@@ -157,7 +157,11 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     }
     let figures = match cut {
         Some(spec) => {
-            stages::agree(&own.mesh(), &plans)?;
+            stages::agree(&own.mesh(), &plans, |of| RankSpec {
+                place: own.mesh().place(of),
+                pipeline: Some(spec.clone()),
+                ..rank.clone()
+            })?;
             predict_pipeline::join(
                 &spec,
                 u64::from(rank.micro_batches),

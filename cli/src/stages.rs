@@ -2,9 +2,9 @@
 
 use crate::error::{CliError, Result};
 use crossweave_config::{Balance, Layers, Resolved};
-use crossweave_engine::{DryRun, PipelineOrder, PipelineSpec};
+use crossweave_engine::{DryRun, PipelineOrder, PipelineSpec, RankSpec, side_programs};
 use crossweave_mesh::{Axis, Topology};
-use crossweave_plan::{Facts, Plan, check_world};
+use crossweave_plan::{Facts, Plan, check_side_programs, check_world};
 use crossweave_tensor::UnitDecl;
 
 /// The stages of a job; `None` where there is one. `speeds`: how fast each rank was found to
@@ -121,11 +121,16 @@ pub fn as_key(spec: &PipelineSpec) -> String {
     all.join(",")
 }
 
-/// Holds the plans of the stages against each other, those of a mesh: each rank has the plan of its stage.
+/// Holds the plans of the stages against each other, those of a mesh: each rank has the plan of its stage. The same of what each rank, asked
+/// to do what `spec` says, does outside the step.
 ///
 /// # Errors
 /// Stages whose sends do not meet their receives, or that would wait for each other for ever.
-pub fn agree(mesh: &Topology, stages: &[(Plan, Facts)]) -> Result<()> {
+pub fn agree(
+    mesh: &Topology,
+    stages: &[(Plan, Facts)],
+    spec: impl Fn(u32) -> RankSpec,
+) -> Result<()> {
     let plan_of = |rank: u32| {
         let stage = mesh.place(rank).at(Axis::Pp);
         stages
@@ -133,5 +138,11 @@ pub fn agree(mesh: &Topology, stages: &[(Plan, Facts)]) -> Result<()> {
             .map(|(plan, facts)| (plan, facts))
     };
     let ranks: Vec<_> = (0..mesh.world_size()).filter_map(plan_of).collect();
-    Ok(check_world(mesh, &ranks).map_err(crossweave_engine::Error::from)?)
+    check_world(mesh, &ranks).map_err(crossweave_engine::Error::from)?;
+    let side = ranks.iter().zip(0..);
+    let side = side.map(|((plan, facts), rank)| side_programs(&spec(rank), plan, facts));
+    let side: Vec<_> = side.collect();
+    let each = side.iter().zip(&ranks);
+    let each: Vec<_> = each.map(|(s, (_, facts))| (&s[..], *facts)).collect();
+    Ok(check_side_programs(mesh, &each).map_err(crossweave_engine::Error::from)?)
 }

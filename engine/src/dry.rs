@@ -172,11 +172,8 @@ pub fn dry_run(
             saved_selective: saved[1].max(size(&flow)),
             saved_input: size(&flow),
             flow_bytes: size(&outs),
-            ties: unit.borrowed.iter().map(|(u, _)| *u as u32).collect(),
-            talk: UnitTalk {
-                owners: owners(unit),
-                ..talk
-            },
+            ties: lenders(unit),
+            talk: shared(unit, talk),
             ..UnitFacts::default()
         });
         flows.push(outs.iter().map(|t| (*t.shape(), t.dtype())).collect());
@@ -190,6 +187,26 @@ pub fn dry_run(
         flows,
         writes,
     })
+}
+
+/// The same with who shares the unit.
+fn shared(unit: &UnitDecl, talk: UnitTalk) -> UnitTalk {
+    UnitTalk {
+        owners: owners(unit),
+        parts: unit.params.iter().any(|p| !p.held.part.is_whole()),
+        ..talk
+    }
+}
+
+/// The units from which one borrows parameters, each once.
+fn lenders(unit: &UnitDecl) -> Vec<u32> {
+    let mut all = vec![];
+    for (u, _) in &unit.borrowed {
+        if !all.contains(&(*u as u32)) {
+            all.push(*u as u32);
+        }
+    }
+    all
 }
 
 /// What a block says, by the steps in which it does.
@@ -211,8 +228,7 @@ fn noted(cx: &Cx<'_>) -> std::result::Result<UnitTalk, crossweave_tensor::Error>
     Ok(UnitTalk {
         forward: of(false).collect(),
         backward: of(true).rev().collect(),
-        update: vec![],
-        owners: None,
+        ..UnitTalk::default()
     })
 }
 

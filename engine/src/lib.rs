@@ -34,7 +34,7 @@ pub use crossweave_mesh::{Axis, Place, Topology};
 pub use crossweave_planner::{
     AtFloor, Documents, Faults, HostDevice, LossScaler, OffloadDevice, OffloadSpec,
     OptimizerOffload, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients,
-    ScaleRule, ScalerState, ZeroSpec, ZeroStage, optimizers,
+    ScaleRule, ScalerState, ZeroSpec, ZeroStage, optimizers, side_programs,
 };
 pub use crossweave_program::StateKind;
 pub use crossweave_state::{Shard, ShardPart, Snapshot};

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-struct Embed(Param);
+pub struct Embed(pub Param);
 impl Block for Embed {
     fn forward(&self, cx: &mut Cx<'_>, _: Flow) -> Result<Flow> {
         Ok(Flow(vec![cx.embedding(self.0, None)?]))
@@ -25,18 +25,21 @@ impl Block for Embed {
 }
 
 /// Holds parameters and computes nothing with them.
-struct Holds;
+pub struct Holds;
 impl Block for Holds {
     fn forward(&self, _: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
         Ok(flow)
     }
 }
 
-struct Head(Param);
+pub struct Head(pub Param);
 impl Block for Head {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
         let logits = cx.linear(flow.0[0], self.0, None)?;
-        Ok(Flow(vec![cx.cross_entropy(logits)?]))
+        Ok(Flow(vec![match cx.has_targets() {
+            true => cx.cross_entropy(logits)?,
+            false => logits,
+        }]))
     }
 }
 
@@ -101,14 +104,14 @@ fn held() -> Vec<UnitDecl> {
     b.finish()
 }
 
-const VOCAB: u64 = 37;
-const WIDTH: u64 = 24;
+pub const VOCAB: u64 = 37;
+pub const WIDTH: u64 = 24;
 
 fn job([dp, tp]: [u32; 2], stage: u32, optimizer: Optimizer) -> RankSpec {
     expert_job([dp, tp, 1], stage, optimizer)
 }
 
-fn expert_job([dp, tp, ep]: [u32; 3], stage: u32, optimizer: Optimizer) -> RankSpec {
+pub fn expert_job([dp, tp, ep]: [u32; 3], stage: u32, optimizer: Optimizer) -> RankSpec {
     let mesh = [(Axis::Dp, dp), (Axis::Tp, tp), (Axis::Ep, ep)];
     RankSpec {
         seed: 11,
@@ -134,7 +137,7 @@ fn adafactor() -> Optimizer {
     })
 }
 
-fn adam() -> Optimizer {
+pub fn adam() -> Optimizer {
     Optimizer::Adam(Adam {
         eps: 1e-5,
         ..Adam::default()
@@ -219,7 +222,7 @@ fn on_disk(c: &Checkpoint) -> State {
 }
 
 /// Does something with every rank of a job, at one time.
-fn ranks<T: Send>(s: &RankSpec, each: impl Fn(RankSpec) -> T + Sync) -> Vec<T> {
+pub fn ranks<T: Send>(s: &RankSpec, each: impl Fn(RankSpec) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let each = &each;
         let all: Vec<_> = (0..job_ranks(s))
@@ -230,7 +233,7 @@ fn ranks<T: Send>(s: &RankSpec, each: impl Fn(RankSpec) -> T + Sync) -> Vec<T> {
 }
 
 /// A rank's trainer with starting values.
-fn start(w: &World, s: &RankSpec, units: Vec<UnitDecl>, kv: &Arc<LocalKv>) -> Trainer {
+pub fn start(w: &World, s: &RankSpec, units: Vec<UnitDecl>, kv: &Arc<LocalKv>) -> Trainer {
     let mut units = units;
     assign(&mut units, &s.optim).unwrap();
     place_on(&mut units, &s.place).unwrap();
@@ -402,7 +405,7 @@ fn a_box_of_a_large_parameter_is_drawn_in_windows() {
 }
 
 /// A table, blocks that are split over the tensor axis, and a head.
-struct SplitModel;
+pub struct SplitModel;
 
 impl Declares for SplitModel {
     fn declare(&self) -> Vec<UnitDecl> {

@@ -24,8 +24,9 @@ pub enum Law {
     Activations,
     /// A recompute follows a forward that kept its input only.
     RecomputeInput,
-    /// Every forward meant for training has its backward, and nothing is left over at the end.
-    Leftover,
+    /// What a step makes is used by the end of the plan: saved activations by their backward, an output by the next unit or a send,
+    /// gathered parameters until they are released.
+    Consumed,
     /// Parameters are gathered when used.
     Gathered,
     /// A unit is not gathered twice, nor released when not gathered.

@@ -52,6 +52,8 @@ pub struct UnitTalk {
     /// The axes over which ranks share the unit, where these are not the data-parallel ones (experts), and how many ranks they are: whom its
     /// gathers and reductions are with.
     pub owners: Option<(AxisSet, u32)>,
+    /// A rank holds a part of some of its parameters, and other ranks the rest.
+    pub parts: bool,
     /// Inside its forward, and again where that is recomputed.
     pub forward: Vec<Said>,
     /// Inside its backward.
@@ -150,7 +152,7 @@ impl Facts {
     }
 
     /// Ranks that share the parameters of a unit.
-    fn sharers(&self, unit: UnitId) -> u64 {
+    pub fn sharers(&self, unit: UnitId) -> u64 {
         let owners = self.units.get(unit as usize).and_then(|u| u.talk.owners);
         u64::from(owners.map_or(self.ranks, |o| o.1).max(1))
     }

@@ -680,9 +680,9 @@ impl<'a> State<'a> {
                     Act::Done | Act::Kept(Keep::Nothing) => {}
                     _ => {
                         return fault(
-                            Law::Leftover,
+                            Law::Consumed,
                             format!(
-                                "the activations of unit {unit} for micro-batch {mb} are left over; its backward is missing"
+                                "the saved activations of unit {unit} for micro-batch {mb} are never used: its backward is missing"
                             ),
                         );
                     }
@@ -692,7 +692,7 @@ impl<'a> State<'a> {
         for (unit, standing) in self.units.iter().enumerate() {
             if standing.gathered {
                 return fault(
-                    Law::Leftover,
+                    Law::Consumed,
                     format!("unit {unit} is still gathered at the end; release it"),
                 );
             }
@@ -714,7 +714,7 @@ impl<'a> State<'a> {
             }
             if standing.shard_here {
                 return fault(
-                    Law::Leftover,
+                    Law::Consumed,
                     format!("the slice of unit {unit} was copied in and never gathered"),
                 );
             }
@@ -743,17 +743,17 @@ impl<'a> State<'a> {
         for (mb, (flow, grad)) in self.flow.iter().zip(&self.flow_grad).enumerate() {
             if let Some(unit) = flow.filter(|&u| u != self.last_unit()) {
                 return fault(
-                    Law::Leftover,
+                    Law::Consumed,
                     format!(
-                        "the output of unit {unit} for micro-batch {mb} is left over; run the next unit or send it"
+                        "the output of unit {unit} for micro-batch {mb} is never used; run the next unit or send it"
                     ),
                 );
             }
             if let Some(unit) = grad {
                 return fault(
-                    Law::Leftover,
+                    Law::Consumed,
                     format!(
-                        "the gradient of the output of unit {unit} for micro-batch {mb} is left over; run its backward or send it"
+                        "the gradient of the output of unit {unit} for micro-batch {mb} is never used; run its backward or send it"
                     ),
                 );
             }

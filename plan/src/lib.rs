@@ -10,7 +10,8 @@
 //!
 //! **Invariants** (all of them with their tests: `docs/invariants.md`). This crate uses no device, no
 //! clock, no file and no thread. A plan that `check` accepts orders every hazard by its edges, and
-//! ranks whose plans pass [`check_world`] call the collectives of each group in the same order.
+//! ranks whose plans pass [`check_world`] call the collectives of each group in the same order; so do ranks
+//! whose programs outside the step pass [`check_side_programs`].
 #![forbid(unsafe_code)]
 
 mod check;
@@ -21,6 +22,7 @@ mod laws;
 mod op;
 mod pass;
 mod plan;
+mod side;
 mod text;
 mod world;
 
@@ -33,4 +35,5 @@ pub use facts::{Facts, Said, UnitFacts, UnitTalk};
 pub use op::{Keep, Lane, MicroBatch, PipelineStage, Rank, Reduction, StepKind, UnitId};
 pub use pass::{Pass, PassManager, Stage, print_stages};
 pub use plan::{Plan, Step, StepId, Storage, words};
+pub use side::{SideEvent, SideProgram, check_side_programs};
 pub use world::check_world;

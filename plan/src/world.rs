@@ -9,6 +9,7 @@ use crate::facts::{Facts, Said};
 use crate::op::{PipelineStage, Rank, StepKind, UnitId};
 use crate::plan::{Plan, Step};
 use crossweave_axes::{Axis, AxisSet, Coord, GroupKey, Topology};
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 
@@ -79,30 +80,34 @@ fn parcel(op: &StepKind) -> Option<(Parcel, PipelineStage, bool)> {
 
 /// Something a rank cannot do alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum What<'a> {
+pub(crate) enum What<'a> {
     /// A collective of the plan.
     Op(&'a StepKind),
     /// A collective inside a step of the plan.
     Said(&'a StepKind, &'a Said),
+    /// A collective outside the step.
+    Alone(&'a Said),
     /// A message, and whether it leaves here.
     Parcel(Parcel, bool),
 }
 
-struct Event<'a> {
+pub(crate) struct Event<'a> {
     /// The ranks that take part, this one among them.
-    members: Rc<[Rank]>,
-    what: What<'a>,
-    step: usize,
+    pub members: Rc<[Rank]>,
+    pub what: What<'a>,
+    pub step: usize,
 }
 
-struct World<'a> {
+pub(crate) struct World<'a> {
     mesh: &'a Topology,
     ranks: &'a [(&'a Plan, &'a Facts)],
     coords: Vec<Coord>,
+    /// Members of the groups that were asked for.
+    known: RefCell<HashMap<(Rank, AxisSet), Rc<[Rank]>>>,
 }
 
 impl<'a> World<'a> {
-    fn new(mesh: &'a Topology, ranks: &'a [(&'a Plan, &'a Facts)]) -> Result<Self, PlanError> {
+    pub fn new(mesh: &'a Topology, ranks: &'a [(&'a Plan, &'a Facts)]) -> Result<Self, PlanError> {
         let coords = (0..mesh.world_size()).filter_map(|r| mesh.coord(r).ok());
         let coords: Vec<Coord> = coords.collect();
         if coords.len() != ranks.len() {
@@ -113,6 +118,7 @@ impl<'a> World<'a> {
             mesh,
             ranks,
             coords,
+            known: RefCell::default(),
         })
     }
 
@@ -130,6 +136,13 @@ impl<'a> World<'a> {
             .mesh
             .group(self.coords[rank as usize], &GroupKey::over(axes));
         group.map_or(vec![rank], |g| g.ranks)
+    }
+
+    /// The same, made once.
+    pub fn groups(&self, rank: Rank, axes: AxisSet) -> Rc<[Rank]> {
+        let mut known = self.known.borrow_mut();
+        let made = || self.members(rank, axes).into();
+        known.entry((rank, axes)).or_insert_with(made).clone()
     }
 
     /// The sets of axes over which some rank shares a unit.
@@ -323,48 +336,54 @@ impl<'a> World<'a> {
 
     /// The events of a rank, in order.
     fn events(&self, rank: Rank, tied: &HashMap<UnitId, Vec<Rank>>) -> Vec<Event<'a>> {
-        let mut groups: HashMap<AxisSet, Rc<[Rank]>> = HashMap::new();
-        let mut over = |axes: AxisSet| {
-            let members = || self.members(rank, axes).into();
-            groups.entry(axes).or_insert_with(members).clone()
-        };
         let mut events = vec![];
         for (step, s) in self.plan(rank).steps.iter().enumerate() {
-            let op = &s.op;
-            let mut add = |members, what| {
-                events.push(Event {
-                    members,
-                    what,
-                    step,
-                });
+            let StepKind::Tie { unit } = &s.op else {
+                self.step_events(rank, (step, &s.op), &mut events);
+                continue;
             };
-            for said in self.said(rank, op) {
-                add(over(said.axes), What::Said(op, said));
+            let stages = self.members(rank, Axis::Pp.into()).into_iter();
+            let ties = |m: &Rank| tied.get(unit).is_some_and(|t| t.contains(m));
+            events.push(Event {
+                members: stages.filter(ties).collect(),
+                what: What::Op(&s.op),
+                step,
+            });
+        }
+        events
+    }
+
+    /// The events of a step of a rank, of all kinds but a sum over stages.
+    pub fn step_events(
+        &self,
+        rank: Rank,
+        (step, op): (usize, &'a StepKind),
+        out: &mut Vec<Event<'a>>,
+    ) {
+        let facts = self.ranks[rank as usize].1;
+        let mut add = |members: Rc<[Rank]>, what| {
+            out.push(Event {
+                members,
+                what,
+                step,
+            });
+        };
+        let over = |axes| self.groups(rank, axes);
+        for said in self.said(rank, op) {
+            add(over(said.axes), What::Said(op, said));
+        }
+        match op {
+            StepKind::GradNorm | StepKind::Finite => add(over(AxisSet::WORLD), What::Op(op)),
+            StepKind::Gather { .. } | StepKind::ReduceGrad { .. } => {
+                add(over(shared_over(op, facts)), What::Op(op));
             }
-            match op {
-                StepKind::GradNorm | StepKind::Finite => {
-                    add(over(AxisSet::WORLD), What::Op(op));
-                }
-                StepKind::Gather { .. } | StepKind::ReduceGrad { .. } => {
-                    let facts = self.ranks[rank as usize].1;
-                    add(over(shared_over(op, facts)), What::Op(op));
-                }
-                StepKind::Tie { unit } => {
-                    let stages = over(Axis::Pp.into());
-                    let ties = |m: &&Rank| tied.get(unit).is_some_and(|t| t.contains(*m));
-                    let members = stages.iter().filter(ties).copied().collect();
-                    add(members, What::Op(op));
-                }
-                _ => {
-                    let found =
-                        parcel(op).and_then(|(w, s, out)| Some((w, self.peer(rank, s)?, out)));
-                    if let Some((what, peer, sends)) = found {
-                        add([rank, peer].into(), What::Parcel(what, sends));
-                    }
+            _ => {
+                let found = parcel(op).and_then(|(w, s, out)| Some((w, self.peer(rank, s)?, out)));
+                if let Some((what, peer, sends)) = found {
+                    add([rank, peer].into(), What::Parcel(what, sends));
                 }
             }
         }
-        events
     }
 
     /// Walk all plans side by side, each in step order, and see that all come to their end.
@@ -379,6 +398,18 @@ impl<'a> World<'a> {
         }
         let all = 0..self.ranks.len() as Rank;
         let all: Vec<Vec<Event<'a>>> = all.map(|r| self.events(r, &tied)).collect();
+        match World::waits_for_ever(&all) {
+            Some((rank, at)) => {
+                let message = "this rank waits here for ever: what it waits for comes later in another rank's plan";
+                let step = all[rank][at[rank]].step;
+                Err(self.fault(rank as Rank, step, Law::Deadlock, message.into()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Walks the events of all ranks side by side: the first rank that never comes to its end, if there is one, and how far each has come.
+    pub fn waits_for_ever(all: &[Vec<Event<'_>>]) -> Option<(usize, Vec<usize>)> {
         let mut at = vec![0usize; all.len()];
         let meets = |at: &[usize], rank: Rank, e: &Event<'_>| {
             let other = all[rank as usize].get(at[rank as usize]);
@@ -406,13 +437,7 @@ impl<'a> World<'a> {
                 break;
             }
         }
-        match (0..all.len()).find(|r| at[*r] < all[*r].len()) {
-            Some(rank) => {
-                let message = "this rank waits here for ever: what it waits for comes later in another rank's plan";
-                let step = all[rank][at[rank]].step;
-                Err(self.fault(rank as Rank, step, Law::Deadlock, message.into()))
-            }
-            None => Ok(()),
-        }
+        let stays = (0..all.len()).find(|r| at[*r] < all[*r].len())?;
+        Some((stays, at))
     }
 }

@@ -12,6 +12,7 @@ mod lower;
 mod planning;
 mod rooms;
 mod scaler;
+mod side;
 mod spec;
 
 pub use assign::assign;
@@ -27,6 +28,7 @@ pub use groups::{OwnerGroups, StepGroups};
 pub use lower::{Lowered, Outside, lower};
 pub use planning::plan_for;
 pub use scaler::{AtFloor, LossScaler, ScaleRule, ScalerState};
+pub use side::{forwards_together, joins_forward, side_programs};
 pub use spec::{
     Faults, FlowShape, HostDevice, OffloadSpec, OptimizerOffload, PipelineSpec, Precision,
     RankSpec, Recompute, keep_stage, shared,

@@ -97,13 +97,6 @@ fn owner_sets(spec: &RankSpec, units: &[UnitDecl]) -> Result<BTreeSet<AxisSet>> 
                 u.name
             )));
         }
-        if spec.reduces_each() && spec.place.size(all) == 1 {
-            return Err(Error::Invalid(format!(
-                "{}: one rank owns it, and has no others to reduce micro-batches with; fix: set \
-                 zero_optimization.reduce_gradients to \"step\"",
-                u.name
-            )));
-        }
         if let Some(p) = u.params.iter().find(|p| p.held.owners != all) {
             return Err(Error::Invalid(format!(
                 "{}: the ranks over {} share it, and those over {all} the other parameters of {}; fix: declare the parameters of \

@@ -71,7 +71,7 @@ fn talk_of_updates(units: &mut [UnitFacts], spec: &RankSpec) {
 }
 
 /// Whether nothing but slots holds the whole parameters of a unit.
-fn is_slotted(spec: &RankSpec, unit: usize, units: usize, facts: &UnitFacts) -> bool {
+pub(crate) fn is_slotted(spec: &RankSpec, unit: usize, units: usize, facts: &UnitFacts) -> bool {
     let elements = facts.params;
     let at = UnitAt {
         unit,

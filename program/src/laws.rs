@@ -27,9 +27,9 @@ pub enum Law {
     Written,
     /// Step scalars are read behind `Decide`.
     Decided,
-    /// Transient memory is free at the end; what the host's thread was given is used, and what it has read from a file and updated is
-    /// written to it.
-    Leftover,
+    /// By the end transient memory is freed, and the host's thread has used what it was given and written to its file what it has
+    /// read from it and updated.
+    Consumed,
     /// The host's thread updates a state behind its gradient and the words of the step, and writes to a file what it has read and
     /// updated.
     HostOrder,
@@ -452,7 +452,7 @@ pub fn check(program: &Program, calls: Range<usize>) -> Checked<()> {
             walk.instr(i)?;
         }
         if let Some(local) = walk.locals.iter().position(Option::is_some) {
-            return walk.broken(Law::Leftover, format!("temporary {local} is never freed"));
+            return walk.broken(Law::Consumed, format!("temporary {local} is never freed"));
         }
     }
     let left = program.memory.iter().zip(&walk.memory);
@@ -467,10 +467,10 @@ pub fn check(program: &Program, calls: Range<usize>) -> Checked<()> {
         _ => None,
     };
     if let Some(what) = walk.given.iter().find_map(open) {
-        return walk.broken(Law::Leftover, what);
+        return walk.broken(Law::Consumed, what);
     }
     match left.map(|(m, _)| &m.name).next() {
-        Some(name) => walk.broken(Law::Leftover, format!("{name} is never freed")),
+        Some(name) => walk.broken(Law::Consumed, format!("{name} is never freed")),
         None => Ok(()),
     }
 }

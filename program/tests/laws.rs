@@ -159,10 +159,10 @@ fn the_host_updates_what_it_was_given() {
     // A state that is written and was not updated, or not read; that is updated in memory, and its file is not.
     assert_eq!(without("host", 1), Some(Law::HostOrder));
     assert_eq!(without("host", 0), Some(Law::HostOrder));
-    assert_eq!(without("host", 2), Some(Law::Leftover));
+    assert_eq!(without("host", 2), Some(Law::Consumed));
     let mut idle = hosted();
     idle.calls.pop();
-    assert_eq!(broken(&idle), Some(Law::Leftover));
+    assert_eq!(broken(&idle), Some(Law::Consumed));
     let mut twice = hosted();
     let again = twice.calls[0].clone();
     twice.calls.insert(1, again);
@@ -200,8 +200,8 @@ fn a_reduction_that_adds_reads_what_it_adds_to() {
 #[test]
 fn nothing_transient_is_left_at_the_end() {
     let is_free = |i: &Instr| matches!(i, Instr::Free { .. });
-    assert_eq!(broken(&without("release", is_free)), Some(Law::Leftover));
-    assert_eq!(broken(&without("update", is_free)), Some(Law::Leftover));
+    assert_eq!(broken(&without("release", is_free)), Some(Law::Consumed));
+    assert_eq!(broken(&without("update", is_free)), Some(Law::Consumed));
 }
 
 #[test]

@@ -8,7 +8,8 @@ use crossweave_plan::{
 use std::collections::BTreeMap;
 
 /// The pass that reduces each unit behind its last backward in every micro-batch. It runs when the reductions of the step are placed and
-/// before they are merged into buckets, which end with their micro-batch.
+/// before they are merged into buckets, which end with their micro-batch. What one rank owns alone (experts of which no other rank has a
+/// copy) has no slices: its gradient is added up where it is, and complete behind the last backward of the step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReduceEach;
 
@@ -40,6 +41,21 @@ fn place(plan: &Plan, at: usize) -> usize {
     sent.map_or(released, |(k, _)| k)
 }
 
+/// The unit of a reduction that is made micro-batch by micro-batch; none for other steps, and where one rank owns the unit.
+fn in_parts(plan: &Plan, facts: &Facts, at: usize) -> Result<Option<UnitId>, PlanError> {
+    match &plan.steps[at].op {
+        StepKind::ReduceGrad { units, .. } => match units[..] {
+            [unit] => Ok(Some(unit).filter(|u| facts.sharers(*u) > 1)),
+            _ => {
+                let message =
+                    "it is a bucket already: reductions by micro-batch come before buckets";
+                Err(PlanError::at(plan, at, Law::PassOrder, message))
+            }
+        },
+        _ => Ok(None),
+    }
+}
+
 impl Pass for ReduceEach {
     fn name(&self) -> String {
         "reduce_each".to_string()
@@ -56,15 +72,14 @@ impl Pass for ReduceEach {
     fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
         // What goes behind each step, in the order of the reductions of the step.
         let mut behind: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
+        let mut moved = vec![false; plan.steps.len()];
         for (at, step) in plan.steps.iter().enumerate() {
-            let StepKind::ReduceGrad { units, how, .. } = &step.op else {
+            let (Some(unit), StepKind::ReduceGrad { how, .. }) =
+                (in_parts(&plan, facts, at)?, &step.op)
+            else {
                 continue;
             };
-            let &[unit] = &units[..] else {
-                let message =
-                    "it is a bucket already: reductions by micro-batch come before buckets";
-                return Err(PlanError::at(&plan, at, Law::PassOrder, message));
-            };
+            moved[at] = true;
             let mut in_turn: Vec<_> = writers(&plan, facts, unit).into_values().collect();
             in_turn.sort_unstable();
             if let Some(two) = in_turn.windows(2).find(|w| w[0].1 > w[1].0) {
@@ -84,7 +99,7 @@ impl Pass for ReduceEach {
         }
         let mut out = Vec::with_capacity(plan.steps.len() + behind.len());
         for (index, step) in std::mem::take(&mut plan.steps).into_iter().enumerate() {
-            if !matches!(step.op, StepKind::ReduceGrad { .. }) {
+            if !moved[index] {
                 out.push(step);
             }
             out.extend(behind.remove(&index).into_iter().flatten());

@@ -258,7 +258,7 @@ fn throughput_grows_faster_than_ranks_while_shards_shrink() {
     let points = scaling(
         100_000_000_000,
         &shape,
-        Accounting::MIXED,
+        (Accounting::MIXED, Accumulation::NONE),
         v100,
         &[64, 128, 256, 512],
     );
@@ -269,14 +269,23 @@ fn throughput_grows_faster_than_ranks_while_shards_shrink() {
     }
     // Once shards are small against the device, growth is linear and no more.
     let small = Shape::of_params(1_000_000_000);
-    let many = scaling(
-        1_000_000_000,
-        &small,
-        Accounting::MIXED,
-        v100,
-        &[1024, 2048],
-    );
+    let curve = |how| {
+        let accounting = (Accounting::MIXED, how);
+        scaling(1_000_000_000, &small, accounting, v100, &[1024, 2048])
+    };
+    let many = curve(Accumulation::NONE);
     near(many[1].throughput / many[0].throughput, 2.0, 0.01);
+    // Four micro-batches that are reduced each take four times as long; reduced once they send less and leave less room.
+    let four = curve(Accumulation::of(4));
+    assert_eq!(four[0].batch, many[0].batch);
+    near(four[0].comm / many[0].comm, 4.0, 1e-9);
+    near(four[0].compute / many[0].compute, 4.0, 1e-9);
+    let once = curve(Accumulation {
+        reduce_each: false,
+        ..Accumulation::of(4)
+    });
+    near(once[0].comm / many[0].comm, 3.0, 1e-9);
+    assert!(once[0].batch < many[0].batch, "{once:?} {many:?}");
 }
 
 #[test]
@@ -285,7 +294,27 @@ fn advice_when_stage_3_does_not_pay() {
     let comm = [1.0, 1.0, 1.0, 1.5];
     let a = advise(Three, bytes(1), Some(8), comm, 1.0);
     assert_eq!(a.stage, One);
-    assert!(a.why.contains("stage 3 does not pay"), "{}", a.why);
+    let says = "stage 3 does not pay: stage 1 fits and moves 1.0x of plain data parallelism instead of 1.5x";
+    assert!(a.why.contains(says), "{}", a.why);
+    // Four micro-batches: stage 2 reduces each, stage 3 gathers for each too.
+    let four = [1.0, 1.0, 2.5, 6.0];
+    let a = advise(Three, bytes(2), Some(8), four, 1.0);
+    assert!(
+        a.why
+            .contains("moves 2.5x of plain data parallelism instead of 6.0x"),
+        "{}",
+        a.why
+    );
+    let a = advise(Two, bytes(1), Some(8), four, 1.0);
+    assert!(
+        a.stage == One
+            && a.why
+                .contains("1.0x of plain data parallelism instead of 2.5x"),
+        "{}",
+        a.why
+    );
+    let a = advise(Two, bytes(1), Some(8), comm, 1.0);
+    assert!(a.stage == Two && a.why.contains("moves 1.0x"), "{}", a.why);
     let a = advise(Three, bytes(2), Some(8), comm, 1.0);
     assert_eq!((a.stage, a.comm_over_compute), (Two, 1.5));
     let a = advise(Three, bytes(8), Some(8), comm, 1.0);

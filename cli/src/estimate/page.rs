@@ -190,7 +190,8 @@ fn scaling_figures(job: &Job) -> Value {
         return Value::Null;
     };
     let ranks: Vec<u64> = (0..6).map(|k| job.ranks << k).collect();
-    let points = scaling(job.params, &job.shape, job.accounting, &d, &ranks);
+    let how = (job.accounting, job.accumulation);
+    let points = scaling(job.params, &job.shape, how, &d, &ranks);
     let rows: Vec<Value> = points
         .iter()
         .map(|p| {
@@ -200,7 +201,10 @@ fn scaling_figures(job: &Job) -> Value {
             })
         })
         .collect();
-    json!({"rows": rows, "formula": "stage 3: the batch that fits beside 16P/N, 8PT/sustained + 3P(N-1)/N w/link"})
+    let wire = job.accumulation.wire_formula(ZeroStage::Three);
+    let formula =
+        format!("stage 3: the batch that fits beside 16P/N, 8PT/sustained + {wire} w/link");
+    json!({"rows": rows, "formula": formula})
 }
 
 fn f(v: &Value) -> f64 {

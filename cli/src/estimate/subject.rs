@@ -203,8 +203,12 @@ fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
         batch: resolved.batch.micro,
         accumulation: Accumulation {
             micro_batches: resolved.batch.accumulation,
-            // Canonical sums keep the gradients of logical shards whole.
-            reduce_each: zero.reduce_gradients != "step" && s.run.canonical_shards.is_none(),
+            // As `RankSpec::reduces_each` chooses: pipeline stages and canonical sums keep whole gradients.
+            reduce_each: match zero.reduce_gradients.as_str() {
+                "step" => false,
+                "micro_batch" => true,
+                _ => s.mesh.pp <= 1 && s.run.canonical_shards.is_none(),
+            },
             keep_gathered: !zero.reshard_after_forward,
         },
         keep: match keep {

@@ -595,7 +595,7 @@ impl Job {
         let plans: Vec<_> = (0..mesh.length(Axis::Pp))
             .map(plan)
             .collect::<Result<_>>()?;
-        stages::agree(&mesh, &plans)
+        stages::agree(&mesh, &plans, |rank| self.rank_spec(rank))
     }
 
     /// An error of some ranks, where there are several back ends.

@@ -9,6 +9,7 @@ use crate::values::Act;
 use crossweave_hal::{DType, Tag};
 use crossweave_mesh::Axis;
 use crossweave_plan::Lane;
+use crossweave_planner as planner;
 use crossweave_tensor::{Batch, Decompositions, Env, GradSink, Keep, KernelCache, Run, Tensor};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -45,10 +46,10 @@ impl Trainer {
             .ok_or_else(|| Error::Invalid("the model returned no loss".into()))
     }
 
-    /// Logits `[batch, seq, vocab]` in f32, dropout off. Over pipeline stages rank 0 asks for them while it leads ([`Trainer::lead`]).
+    /// Logits `[batch, seq, vocab]` in f32, dropout off. Where other ranks compute them with it (pipeline stages, blocks that communicate) rank 0 asks for them while it leads ([`Trainer::lead`]).
     pub fn logits(&mut self, tokens: &[i32], batch: u64, seq: u64) -> Result<Vec<f32>> {
-        if self.pipe.is_some() {
-            return self.logits_over_stages(tokens, batch, seq);
+        if planner::forwards_together(&self.spec, &self.lowered.facts) {
+            return self.logits_together(tokens, batch, seq);
         }
         let data = self.ids(tokens, None, batch, seq)?;
         let out = self.run_all(&data).map_err(|e| self.error("logits", e))?;

@@ -2,6 +2,7 @@
 
 use super::Trainer;
 use crossweave_hal::CommTag;
+use crossweave_planner as planner;
 use crossweave_state::Request;
 use crossweave_tensor::{Tensor, UnitDecl, shape_error};
 
@@ -59,8 +60,9 @@ impl Trainer {
     pub(super) fn gather_for_eval(&mut self, u: usize) -> Tensors<()> {
         for t in touched(&self.blocks.units, u) {
             if self.whole.is_stale(t) {
-                // Of a pipeline's forward every rank knows.
-                if self.state.together().is_leading() && self.pipe.is_none() {
+                // Of a forward of several ranks every one knows.
+                let together = planner::forwards_together(&self.spec, &self.lowered.facts);
+                if self.state.together().is_leading() && !together {
                     self.state.together().ask(&self.ways(), Request::Whole(t))?;
                 }
                 self.gather_unit(t)?;

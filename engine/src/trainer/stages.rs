@@ -1,11 +1,12 @@
-//! A forward over the stages of a pipeline for rank 0, which samples: along the first data-parallel ranks of the stages, and what it made
-//! back to rank 0. It is not the steady state: the host waits for each message, whose shape comes before it.
+//! A forward for rank 0, which samples, that other ranks run with it: of the stages of a pipeline, or because blocks communicate. It goes along
+//! the first data-parallel ranks, and what the last stage made back to rank 0. It is not the steady state: the host waits for each message, whose shape comes before it.
 
 use super::Trainer;
 use super::gather::OUTSIDE;
 use super::moves::staged;
 use crate::error::{Error, Result};
 use crossweave_hal::{DType, Tag};
+use crossweave_planner as planner;
 use crossweave_state::Request;
 use crossweave_tensor::{Batch, Tensor};
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use std::sync::Arc;
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 impl Trainer {
-    /// Logits of `tokens` over all stages; rank 0 calls this while all others serve.
-    pub(super) fn logits_over_stages(
+    /// Logits of `tokens` that other ranks compute with rank 0, which calls this while all others serve.
+    pub(super) fn logits_together(
         &mut self,
         tokens: &[i32],
         batch: u64,
@@ -22,7 +23,7 @@ impl Trainer {
     ) -> Result<Vec<f32>> {
         if !self.state.together().is_leading() {
             return Err(Error::Invalid(
-                "logits over pipeline stages: rank 0 asks for them between lead and done_reading, while the others serve".into(),
+                "logits that several ranks compute: rank 0 asks for them between lead and done_reading, while the others serve".into(),
             ));
         }
         if tokens.len() as u64 != batch * seq {
@@ -33,14 +34,14 @@ impl Trainer {
         }
         let asked = self.state.together();
         let asked = asked.ask(&self.ways(), Request::Forward(batch, seq));
-        let made = asked.and_then(|()| self.forward_over_stages(Some(tokens), batch, seq));
+        let made = asked.and_then(|()| self.forward_together(Some(tokens), batch, seq));
         let made = made.map_err(|e| self.error("logits", e))?;
         Ok(made.unwrap_or_default())
     }
 
-    /// One forward with dropout off, along the first data-parallel ranks of the stages; the others help to put units together. What the
-    /// last unit made is given to rank 0.
-    pub(super) fn forward_over_stages(
+    /// One forward with dropout off, by the ranks that see the same samples as rank 0 and those whom their blocks communicate with; the
+    /// others help to put units together. What the last unit made is given to rank 0.
+    pub(super) fn forward_together(
         &mut self,
         tokens: Option<&[i32]>,
         batch: u64,
@@ -50,24 +51,27 @@ impl Trainer {
             tokens: Some(self.tokens_to_all(tokens, batch, seq)?),
             ..Batch::default()
         };
-        if self.spec.data_rank() != 0 {
+        if !planner::joins_forward(&self.spec, &self.lowered.facts) {
             for u in self.own_units() {
                 self.gather_for_eval(u)?;
                 self.release_after_eval(u)?;
             }
             return Ok(None);
         }
-        let mesh = self.groups.mesh();
-        let peers = &staged(&self.pipe)?.peers;
-        let (stage, last) = (peers.stage(), peers.last());
+        let [stage, last] = match &self.pipe {
+            Some(p) => [p.peers.stage(), p.peers.last()],
+            None => [0, 0],
+        };
         let flow = match stage {
             0 => vec![],
-            _ => peers.receive_flow(mesh, stage - 1)?,
+            _ => staged(&self.pipe)?
+                .peers
+                .receive_flow(self.groups.mesh(), stage - 1)?,
         };
         let flow = self.run_own(flow, &data)?;
         let mesh = self.groups.mesh();
-        let peers = &staged(&self.pipe)?.peers;
         if stage < last {
+            let peers = &staged(&self.pipe)?.peers;
             peers.send_flow(mesh, &flow, stage + 1)?;
             return match stage {
                 0 => peers.receive_values(mesh, last).map(Some),
@@ -81,7 +85,10 @@ impl Trainer {
             ));
         };
         let values = self.host_values(made)?;
-        peers.send_values(mesh, &values, 0)?;
+        if stage == 0 {
+            return Ok(Some(values).filter(|_| self.spec.place.is_first()));
+        }
+        staged(&self.pipe)?.peers.send_values(mesh, &values, 0)?;
         Ok(None)
     }
 

@@ -147,7 +147,7 @@ impl Trainer {
                     .and_then(|()| self.release_unit(u))
                     .map_err(|e| self.error("serving reads", e))?,
                 Request::Forward(batch, seq) => {
-                    self.forward_over_stages(None, batch, seq)
+                    self.forward_together(None, batch, seq)
                         .map_err(|e| self.error("serving a forward", e))?;
                 }
             }

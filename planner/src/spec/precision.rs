@@ -57,9 +57,16 @@ pub(super) fn check_accumulation(spec: &RankSpec) -> Result<()> {
 
 /// Puts it into the facts: the sum is what lives between micro-batches, an f32 gradient beside it while a backward runs.
 pub(crate) fn facts_of_accumulation(units: &mut [UnitFacts], spec: &RankSpec) {
-    // Reduced one by one, each is a whole f32 gradient, and the sum a slice.
-    if spec.precision.accum != DType::F32 && !spec.reduces_each() {
-        for u in units.iter_mut().filter(|u| u.grad_bytes > 0) {
+    // Reduced one by one, each is a whole f32 gradient, and the sum a slice, but for what a rank owns alone.
+    let in_slices = |u: &UnitFacts| {
+        let alone = matches!(u.talk.owners, Some((_, 1)));
+        spec.reduces_each() && !alone
+    };
+    if spec.precision.accum != DType::F32 {
+        for u in units
+            .iter_mut()
+            .filter(|u| u.grad_bytes > 0 && !in_slices(u))
+        {
             let trained = u.params - u.base;
             u.grad_bytes = spec.precision.accum.bytes(trained);
             u.workspace_bytes += 4 * trained;

@@ -21,16 +21,18 @@ pub struct Point {
     pub throughput: f64,
 }
 
-/// Stage-3 throughput over numbers of ranks: the shards shrink, so a rank holds more sequences, so the step's gathers (the same
-/// `3P` elements whatever the batch) are spread over more tokens, and twice the ranks give more than twice the throughput. Once
-/// shards are small against the device, the batch stays and growth is linear. Layers are recomputed, so a sequence costs its inputs.
+/// Stage-3 throughput over numbers of ranks: the shards shrink, so a rank holds more sequences, so the gathers and the reduction of a
+/// micro-batch (the same elements whatever the batch) are spread over more tokens, and twice the ranks give more than twice the
+/// throughput. Once shards are small against the device, the batch stays and growth is linear. Layers are recomputed, so a sequence costs
+/// its inputs. Where whole gradients are kept to the end of a step of several micro-batches, they take room of the batch.
 pub fn scaling(
     params: u64,
     shape: &Shape,
-    a: Accounting,
+    (a, how): (Accounting, Accumulation),
     device: &Profile,
     ranks: &[u64],
 ) -> Vec<Point> {
+    let micro_batches = how.micro_batches.max(1) as f64;
     let kept = activation_bytes(shape, 1, 1, false, ActivationCase::Recompute);
     let working = activation_bytes(shape, 1, 1, false, ActivationCase::Full);
     let sequence = kept * shape.layers as f64 + working;
@@ -38,13 +40,18 @@ pub fn scaling(
     ranks
         .iter()
         .map(|&n| {
-            let held = states(params, n, ZeroStage::Three, a).total() + unit;
+            let states = states(params, n, ZeroStage::Three, a);
+            let whole = match how.keeps_whole(ZeroStage::Three) {
+                true => a.grad * params - states.grad,
+                false => 0,
+            };
+            let held = states.total() + unit + whole;
             let free = device.memory.saturating_sub(held) as f64;
             let batch = (free / sequence).floor().max(0.0) as u64;
-            let tokens = (batch * shape.seq) as f64;
+            let tokens = micro_batches * (batch * shape.seq) as f64;
             // Forward, backward and the forward again: 8 P T.
             let compute = sixpt(params as f64, tokens) * 8.0 / 6.0 / (device.sustained);
-            let wire = traffic(ZeroStage::Three, params, n, Accumulation::NONE).wire(n);
+            let wire = traffic(ZeroStage::Three, params, n, how).wire(n);
             let rate = if n > device.ranks_per_node {
                 device.network
             } else {
@@ -95,14 +102,21 @@ pub fn advise(
     };
     let of = |s: usize| ZeroStage::from_number(s as u32).unwrap_or(ZeroStage::Three);
     let fits = |s: usize| device.is_none_or(|d| bytes[s] <= d);
-    // Stages 1 and 2 move what stage 0 moves, so the highest of them that needs no more traffic is never worse.
+    // Against plain data parallelism, whatever the micro-batches do to it.
+    let volume = |s: usize| match comm[0] > 0.0 {
+        true => comm[s] / comm[0],
+        false => 1.0,
+    };
+    // Stage 1 moves what stage 0 moves, and so does stage 2 where a step has one reduction.
     let cheaper = (1..=2).find(|&s| fits(s));
     let (best, why) = match (stage, cheaper) {
         (3, Some(s)) => (
             s,
             format!(
-                "stage 3 does not pay: stage {s} fits and moves 1.0x of plain data parallelism instead of 1.5x \
+                "stage 3 does not pay: stage {s} fits and moves {:.1}x of plain data parallelism instead of {:.1}x \
                  (communication is {:.2} of the computation at stage 3, {:.2} at stage {s})",
+                volume(s),
+                volume(3),
                 ratio(3),
                 ratio(s)
             ),
@@ -137,9 +151,20 @@ pub fn advise(
             "everything fits without sharding; stage 1 would save memory at the same traffic"
                 .to_string(),
         ),
+        (2, Some(1)) if comm[1] < comm[2] => (
+            1,
+            format!(
+                "stage 2 reduces each micro-batch: stage 1 fits and moves {:.1}x of plain data parallelism instead of {:.1}x",
+                volume(1),
+                volume(2)
+            ),
+        ),
         (s, _) => (
             s,
-            format!("stage {s} fits and moves 1.0x of plain data parallelism"),
+            format!(
+                "stage {s} fits and moves {:.1}x of plain data parallelism",
+                volume(s)
+            ),
         ),
     };
     Advice {

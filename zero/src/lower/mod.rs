@@ -89,7 +89,7 @@ pub struct Job {
     pub wire: DType,
     /// Type in which micro-batches are added up.
     pub accumulate: DType,
-    /// They are: in the slice that a rank owns, each reduced by itself; else in the whole gradient.
+    /// They are, of what several ranks own: in the slice of each, every one reduced by itself; else in the whole gradient.
     pub reduced_each: bool,
     /// Logical shards that sums go over, where they are canonical.
     pub shards: Option<u32>,
@@ -97,6 +97,13 @@ pub struct Job {
     pub micro_batches: u32,
     /// Groups.
     pub groups: Groups,
+}
+
+impl Job {
+    /// Whether micro-batches of this flat are added up in slices: other ranks own some of it.
+    fn adds_in_slices(&self, flat: &Flat) -> bool {
+        self.reduced_each && flat.place.ranks > 1
+    }
 }
 
 /// The memory of a step beside that of parameters and their state.
@@ -183,7 +190,7 @@ impl Memory {
             each().map(|(u, f)| grad(format!("own.{u}"), 4 * f.layout.slice_len(), DType::F32));
         let own = own.collect();
         let sums = each().map(|(u, f)| {
-            let bytes = job.accumulate.bytes(match job.reduced_each {
+            let bytes = job.accumulate.bytes(match job.adds_in_slices(f) {
                 true => f.layout.slice_len(),
                 false => f.length(),
             });

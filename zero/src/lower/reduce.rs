@@ -128,11 +128,12 @@ impl Grads<'_> {
     /// and the rounding of DeepSpeed's buffers.
     pub fn fold_micro_batch(&mut self, b: &mut Builder, step: StepId, u: usize) {
         let narrow = self.job.accumulate;
-        if narrow == DType::F32 || self.job.reduced_each || !self.flats[u].trains() {
+        let flat = &self.flats[u];
+        if narrow == DType::F32 || self.job.adds_in_slices(flat) || !flat.trains() {
             return;
         }
         let args = [self.memory.grads[u][0].into(), self.memory.sums[u].into()];
-        let n = self.flats[u].length();
+        let n = flat.length();
         b.call(Some(step), "fold", &args, |code| {
             let on = code.on(Lane::Compute);
             self.complete(code, u, 0);
@@ -238,13 +239,10 @@ impl Grads<'_> {
 
     /// The sum over micro-batches becomes the gradient that is reduced.
     fn widen(&mut self, code: &Code<'_>, u: usize, arg: usize) {
-        if self.job.reduced_each {
-            return;
-        }
-        if !std::mem::replace(&mut self.now[u].summed, false) {
-            return;
-        }
         let flat = &self.flats[u];
+        if self.job.adds_in_slices(flat) || !std::mem::replace(&mut self.now[u].summed, false) {
+            return;
+        }
         let n = flat.length();
         code.alloc(arg, Lane::Compute);
         let sum = code.arg(arg + 2, [n], self.job.accumulate);
