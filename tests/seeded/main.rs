@@ -7,6 +7,7 @@ mod ends;
 mod frame;
 mod only;
 mod ops;
+mod parameters;
 mod sizes;
 mod verdicts;
 
@@ -122,6 +123,37 @@ const DEVICE: &[Defect] = &[
     ("leak_in_refused_open", "leak.refused.device_open"),
     ("leak_in_refused_attr", "leak.refused.device_attr"),
     ("leak_in_refused_copy", "leak.refused.copy"),
+    (
+        "stream_is_always_done",
+        "order.enqueue_returns_while_stalled",
+    ),
+    ("event_sync_does_not_wait", "order.event_sync_timeout"),
+    ("wait_event_holds_the_host", "order.cross_stream_event"),
+    ("wait_value_of_32_bits", "order.wait_value"),
+    ("copies_end_at_1_mib", "mem.copy.sizes"),
+    ("fills_end_at_1_mib", "mem.fill.patterns"),
+    ("copy_2d_ends_at_1024_rows", "mem.copy_2d"),
+    (
+        "ops_jump_the_queue",
+        "order.op.arrays_are_read_before_return",
+    ),
+    ("op_launch_waits", "order.op.arrays_are_read_before_return"),
+    ("leak_in_stream_query", "leak.call.stream_query"),
+    ("leak_in_stream_sync", "leak.call.stream_sync"),
+    ("leak_in_record", "leak.call.event_record"),
+    ("leak_in_event_query", "leak.call.event_query"),
+    ("leak_in_event_sync", "leak.call.event_sync"),
+    ("leak_in_elapsed", "leak.call.event_elapsed"),
+    ("leak_in_wait_event", "leak.call.stream_wait_event"),
+    ("leak_in_host_call", "leak.call.stream_host_call"),
+    ("leak_in_wait_value", "leak.call.stream_values"),
+    ("leak_in_write_value", "leak.call.stream_values"),
+    ("leak_in_copy", "leak.copy_and_fill"),
+    ("leak_in_copy_2d", "leak.call.copy_2d"),
+    ("leak_in_info", "leak.call.device_info"),
+    ("leak_in_map", "leak.call.mem_map"),
+    ("leak_in_copy_peer", "leak.call.peers"),
+    ("leak_in_peer_access", "leak.call.peers"),
 ];
 
 /// Defects of collectives, in the same wrapper, on two ranks.
@@ -212,6 +244,20 @@ const COLLECTIVE: &[Defect] = &[
     ("async_error_waits", "fault.queries_return_at_once.r2"),
     ("abort_waits_a_little", "fault.destroy_after_abort.r2"),
     ("destroy_after_abort_waits", "fault.destroy_after_abort.r2"),
+    ("broadcasts_end_at_8192", "coll.broadcast.f32.r2"),
+    ("reductions_end_at_8192", "coll.reduce.f32.sum.r2"),
+    ("messages_end_at_8192", "coll.send_recv.u8.r2"),
+    ("odd_elements_are_dropped", "coll.all_reduce.bf16.sum.r2"),
+    ("offsets_round_down_to_words", "coll.all_gather.u8.r2"),
+    ("empty_ones_are_refused", "coll.all_reduce.f32.sum.r2"),
+    (
+        "collectives_jump_the_queue",
+        "coll.order.stalled_producer.r2",
+    ),
+    ("leak_in_collective", "leak.collective.r2"),
+    ("leak_in_async_error", "leak.collective.r2"),
+    ("leak_in_comm_query", "leak.collective.r2"),
+    ("split_ignores_no_colour", "coll.split.colour_and_key.r3"),
 ];
 
 /// What only C can get wrong.

@@ -174,12 +174,123 @@ const PARTS: &[Defect] = &[
     ("scratch_is_shared", "op.softmax_fwd.two_streams"),
 ];
 
+/// Special numbers by the usual wrong formulas, integers without a sign, parameters of the rarer ops, launch structs of half a width.
+const SPECIALS: &[Defect] = &[
+    ("neg_by_subtraction", "op.unary.neg.f32"),
+    ("abs_by_comparison", "op.unary.abs.f32"),
+    ("log_of_nothing_is_large", "op.unary.log.f32"),
+    ("exp_ends_at_88", "op.unary.exp.f32"),
+    ("sigmoid_by_e_to_x", "op.unary.sigmoid.f32"),
+    ("floor_of_large_wraps", "op.unary.floor.f32"),
+    ("max_of_16_bits_drops_nan", "op.binary.max.bf16"),
+    ("quotients_by_reciprocals", "op.binary.div.f32"),
+    ("ne_of_nan_is_false", "op.compare.ne.f32"),
+    ("ge_is_not_lt", "op.compare.ge.f32"),
+    ("true_is_255", "op.compare.eq.f32"),
+    ("relu_drops_nan", "op.activation_fwd.relu.f32"),
+    ("relu_gradient_at_zero_is_one", "op.activation_bwd.relu.f32"),
+    ("gelu_of_large_is_nan", "op.activation_fwd.gelu_tanh.f32"),
+    ("silu_of_far_below_is_nan", "op.activation_fwd.silu.f32"),
+    ("swiglu_of_far_below_is_nan", "op.swiglu_fwd.f32"),
+    ("negative_floats_wrap_to_bytes", "op.cast.u8.from_f32"),
+    ("f64_rounds_twice", "op.cast.bf16.from_f64"),
+    ("running_sum_in_bf16", "op.cumsum.bf16"),
+    ("outside_is_counted_at_the_ends", "op.histogram.i32.of_i32"),
+    ("max_begins_at_zero", "op.reduce.max.f32"),
+    ("max_of_nothing_but_minus_infinity", "op.reduce.max.f32"),
+    ("zero_of_either_sign_is_filled", "op.fill_strided.f32"),
+    ("signed_instead_cast", "op.cast.f32.from_u32"),
+    ("signed_instead_cast", "op.cast.f32.from_u64"),
+    ("signed_instead_compare", "op.compare.lt.u32"),
+    ("signed_instead_binary", "op.binary.max.u64"),
+    ("signed_instead_binary", "op.binary.div.u32"),
+    ("adam_eps_ignored", "op.adamw.f32.grad_f32"),
+    ("bias_of_norm_ignored", "op.layer_norm_fwd.f32"),
+    ("no_sum_with_a_bias", "op.matmul.f32"),
+    ("weights_do_not_drop_backward", "op.attention_ext_bwd.f32"),
+    ("part_is_the_whole_backward", "op.attention_ext_bwd.f32"),
+    ("segments_see_ahead_backward", "op.attention_varlen_bwd.f32"),
+    ("segments_have_no_window", "op.attention_varlen_fwd.f32"),
+    (
+        "segments_have_no_window_backward",
+        "op.attention_varlen_bwd.f32",
+    ),
+    ("segments_have_no_scale", "op.attention_varlen_fwd.f32"),
+    (
+        "segments_have_no_scale_backward",
+        "op.attention_varlen_bwd.f32",
+    ),
+    ("cap_has_no_window", "op.attention_ext_fwd.f32"),
+    ("cap_has_no_window_backward", "op.attention_ext_bwd.f32"),
+    ("beta_ignored", "op.axpby.f32"),
+    ("clamp_has_no_top", "op.clamp.f32"),
+    ("step_of_iota_is_whole", "op.iota.f32"),
+    ("reduces_the_last_dim_too", "op.reduce.sum.f32"),
+    ("positions_of_the_first_row", "op.embedding_fwd.f32.by_i32"),
+    ("stream_of_32_bits", "op.philox.bits.u32"),
+    ("dropout_stream_of_32_bits", "op.dropout.f32"),
+    ("dropout_seed_of_32_bits", "op.dropout.f32"),
+    ("dropout_offset_of_32_bits", "op.dropout.f32"),
+    ("steps_of_16_bits", "op.adamw.f32.grad_f32"),
+    ("rates_of_16_bits", "op.adamw.f32.grad_f32"),
+];
+
+/// Instructions of programs that are another one, or several.
+const PROGRAMS: &[Defect] = &[
+    ("program_min_drops_nan", "op.elementwise_program.f32"),
+    ("program_max_drops_nan", "op.elementwise_program.f32"),
+    ("program_sigmoid_by_e_to_x", "op.elementwise_program.f32"),
+    ("program_tanh_by_e_to_x", "op.elementwise_program.f32"),
+    ("program_selects_by_sign", "op.elementwise_program.f32"),
+    ("program_fma_rounds_twice", "op.elementwise_program.f32"),
+    ("program_lt_is_le", "op.elementwise_program.f32"),
+    ("program_has_32_registers", "op.elementwise_program.f32"),
+    ("program_has_60_registers", "op.elementwise_program.f32"),
+    ("program_has_4_scalars", "op.elementwise_program.f32"),
+    ("programs_end_at_48", "op.elementwise_program.f32"),
+];
+
 #[test]
 fn defects_of_ops_are_named() {
     let plugin = wrapped_cpu();
-    let all = [OPS, NUMBERS, PARTS].concat();
+    let sample = [SPECIALS, PROGRAMS].concat().into_iter().step_by(3);
+    let mut all = [OPS, NUMBERS, PARTS].concat();
+    all.extend(sample);
     holds(&plugin, &all);
     all_named(&all, &|_| plugin.clone());
+}
+
+#[test]
+#[ignore = "two minutes: cargo test --release -p crossweave-tests --test suite special_numbers -- --ignored"]
+fn defects_at_special_numbers_and_in_programs_are_named() {
+    let plugin = wrapped_cpu();
+    let all = [SPECIALS, PROGRAMS].concat();
+    holds(&plugin, &all);
+    all_named(&all, &|_| plugin.clone());
+}
+
+/// A device whose arithmetic takes subnormal numbers for 0: every op that meets them fails and names the attribute by which a device says so;
+/// of one that says so every case of these ops holds.
+#[test]
+fn subnormal_numbers_are_lost_by_claim_only() {
+    let bug = "subnormals_are_flushed";
+    let only = [
+        "op.unary.*.f32",
+        "op.binary.*.f32",
+        "op.cast.*.from_f32",
+        "op.axpby.*",
+    ];
+    let mut o = options(&wrapped_cpu(), bug, &only);
+    o.effort = Effort::Quick;
+    let bad = failures(&run(&o));
+    for case in ["op.unary.neg.f32", "op.binary.mul.f32"] {
+        let said = |f: &&String| f.starts_with(case) && f.contains("flush_subnormals");
+        assert!(bad.iter().any(|f| said(&f)), "{case}: {bad:?}");
+    }
+    let meant = |f: &String| f.contains("flush_subnormals");
+    assert!(bad.iter().all(meant), "failures of another kind: {bad:?}");
+    o.config.insert("seeded.flush".into(), "1".into());
+    assert_eq!(failures(&run(&o)), Vec::<String>::new(), "with the claim");
 }
 
 /// Nobody says where to look: all cases of an op find its defect, and those of other ops find none.

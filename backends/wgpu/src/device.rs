@@ -1,6 +1,7 @@
 //! An open device: the adapter's queue, the pipelines compiled for it, the bind groups made for its buffers, and its first failure.
 
 use crate::kernel::{Facts, Pass};
+use crate::measure::measure;
 use crate::ready;
 use crate::reaper::{Reaper, Stage};
 use crate::settings::{Settings, internal};
@@ -90,6 +91,8 @@ pub(crate) struct Shared {
     pub queue: wgpu::Queue,
     pub limits: Limits,
     pub facts: Facts,
+    /// The adapter takes subnormal numbers for zeros.
+    flushes: bool,
     pub mem_total: u64,
     pub batch: u32,
     pub counts: Counts,
@@ -150,6 +153,7 @@ impl Device {
             };
             f.set(Error::new(code, format!("a queued command failed: {e}")));
         }));
+        let floats = measure(&device, &queue)?;
         let align = u64::from(limits.min_storage_buffer_offset_alignment).max(4);
         // Byte offsets inside a binding are 32 bits.
         let most = (limits.max_storage_buffer_binding_size).min(1 << 31);
@@ -166,6 +170,7 @@ impl Device {
             subgroup: (settings.subgroups && features.contains(Features::SUBGROUP))
                 .then_some((info.subgroup_min_size, info.subgroup_max_size)),
             f16: settings.f16 && features.contains(Features::SHADER_F16),
+            rounds: settings.rounds.unwrap_or(floats.rounds),
             fused: settings.fused,
             naive_matmul: settings.naive_matmul,
         };
@@ -176,6 +181,7 @@ impl Device {
                 queue,
                 limits,
                 facts,
+                flushes: floats.flushes,
                 mem_total: settings.mem_total,
                 batch: settings.batch,
                 counts: Counts::default(),
@@ -232,6 +238,8 @@ impl Device {
             "wgpu.compile_ns" => c.compile_ns.load(Relaxed),
             "wgpu.bytes" => c.bytes.load(Relaxed),
             "wgpu.max_binding" => s.facts.max_binding,
+            "wgpu.rounds" => u64::from(s.facts.rounds),
+            "flush_subnormals" => u64::from(s.flushes),
             "wgpu.f16" => u64::from(s.facts.f16),
             _ => return None,
         };

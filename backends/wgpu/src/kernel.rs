@@ -28,6 +28,8 @@ pub struct Facts {
     pub subgroup: Option<(u32, u32)>,
     /// The adapter converts halves itself (`SHADER_F16`, `wgpu.f16`); without it they are taken apart as bits.
     pub f16: bool,
+    /// Quotients and roots are rounded to nearest by the adapter; else they are mended (`wgpu.rounds`).
+    pub rounds: bool,
     /// Fused ops are answered at all (`wgpu.fused`).
     pub fused: bool,
     /// Products by the plain kernel, to compare with (`wgpu.naive_matmul`).

@@ -14,6 +14,7 @@ mod event;
 pub mod kernel;
 pub mod kernels;
 pub mod math;
+mod measure;
 mod memory;
 pub mod ops;
 mod reaper;

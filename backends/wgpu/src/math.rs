@@ -4,6 +4,53 @@
 //! back end's: Cephes polynomials without fused multiply-adds. Infinities and NaN are tested by their bits, because WGSL lets a compiler
 //! assume that there are none.
 
+/// What an adapter that rounds to nearest does itself.
+pub const ROUNDING: &[(&str, &str)] = &[
+    ("sqrt_f", "fn sqrt_f(x: f32) -> f32 { return sqrt(x); }"),
+    ("div_f", "fn div_f(a: f32, b: f32) -> f32 { return a / b; }"),
+];
+
+/// The same from the adapter's guess, mended by the exact rest in integers: the true result in one rounding, subnormal numbers too.
+pub const MENDED: &[(&str, &str)] = &[
+    // A mantissa of 24 bits and the exponent of its last, plus 150, of what is neither 0 nor without bounds.
+    (
+        "parts_f",
+        "fn parts_f(u: u32) -> vec2<u32> { let e = (u >> 23u) & 255u; let m = u & 0x7fffffu; \
+         if e == 0u { let z = countLeadingZeros(m) - 8u; return vec2<u32>(m << z, 1u - z); } \
+         return vec2<u32>(m | 0x800000u, e); }",
+    ),
+    // m 2^s is between 2^46 and 2^48, and its root has 24 bits.
+    (
+        "sqrt_f",
+        "fn sqrt_f(x: f32) -> f32 { let u = bitcast<u32>(x); \
+         if (u & 0x7fffffffu) == 0u || is_nan(x) || u == 0x7f800000u { return x; } if u > 0x80000000u { return nan_f(); } \
+         let p = parts_f(u); let e = bitcast<i32>(p.y) - 150; let s = 23 + ((e + 151) & 1); \
+         var y = u32(sqrt(f32(p.x) * select(8388608.0, 16777216.0, s == 24))); \
+         var r = bitcast<i32>((p.x << u32(s)) - y * y); \
+         for (var k = 0; k < 16 && r < 0; k++) { y = y - 1u; r = r + bitcast<i32>(2u * y + 1u); } \
+         for (var k = 0; k < 16 && r > bitcast<i32>(2u * y); k++) { r = r - bitcast<i32>(2u * y + 1u); y = y + 1u; } \
+         if r > bitcast<i32>(y) { y = y + 1u; } \
+         let f = bitcast<u32>((e - s) / 2 + 150); return bitcast<f32>((f << 23u) + (y - 0x800000u)); }",
+    ),
+    // The quotient in 25 bits, of which the last decides with the rest how it is rounded.
+    (
+        "div_f",
+        "fn div_f(a: f32, b: f32) -> f32 { let ua = bitcast<u32>(a); let ub = bitcast<u32>(b); let sign = (ua ^ ub) & 0x80000000u; \
+         let xa = ua & 0x7fffffffu; let xb = ub & 0x7fffffffu; let inf = 0x7f800000u; \
+         if xa > inf || xb > inf || (xa == inf && xb == inf) || (xa == 0u && xb == 0u) { return nan_f(); } \
+         if xa == inf || xb == 0u { return bitcast<f32>(sign | inf); } if xb == inf || xa == 0u { return bitcast<f32>(sign); } \
+         let pa = parts_f(xa); let pb = parts_f(xb); var m = pa.x; var f = bitcast<i32>(pa.y - pb.y) + 127; \
+         if m < pb.x { m = m << 1u; f = f - 1; } let d = bitcast<i32>(pb.x); \
+         var q = u32(f32(m) / f32(pb.x) * 16777216.0); var r = bitcast<i32>((m << 24u) - q * pb.x); \
+         for (var k = 0; k < 16 && r < 0; k++) { q = q - 1u; r = r + d; } \
+         for (var k = 0; k < 16 && r >= d; k++) { q = q + 1u; r = r - d; } \
+         if f >= 255 { return bitcast<f32>(sign | inf); } if f < -24 { return bitcast<f32>(sign); } \
+         let drop = u32(1 + max(1 - f, 0)); let half = 1u << (drop - 1u); let rest = q & (2u * half - 1u); var t = q >> drop; \
+         if rest > half || (rest == half && (r != 0 || (t & 1u) != 0u)) { t = t + 1u; } \
+         if f >= 1 { return bitcast<f32>(sign | ((bitcast<u32>(f) << 23u) + (t - 0x800000u))); } return bitcast<f32>(sign | t); }",
+    ),
+];
+
 /// `(name, text)`.
 pub const LIBRARY: &[(&str, &str)] = &[
     (
@@ -103,7 +150,6 @@ pub const LIBRARY: &[(&str, &str)] = &[
          q = q * c + 2.6421136e-2; q = q * c - 1.10080083e-1; q = q * c - 6.3182606e-1; q = q * c - 1.1302334; \
          q = q * c + 3.2013806e-4; let y = 1.0 - exp_f(q); return select(y, -y, x < 0.0); }",
     ),
-    ("sqrt_f", "fn sqrt_f(x: f32) -> f32 { return sqrt(x); }"),
     (
         "rsqrt_f",
         "fn rsqrt_f(x: f32) -> f32 { return 1.0 / sqrt(x); }",

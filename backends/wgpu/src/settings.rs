@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     pub subgroups: bool,
     /// `wgpu.f16`: whether kernels may use the adapter's halves.
     pub f16: bool,
+    /// `wgpu.rounds`: whether the adapter's quotients and roots are taken as they are; `None` = where they were measured to be the nearest.
+    pub rounds: Option<bool>,
     /// `wgpu.naive_matmul`: products by the plain kernel, to compare with.
     pub naive_matmul: bool,
 }
@@ -55,6 +57,7 @@ impl Settings {
             fused: flag(host, "wgpu.fused")?.unwrap_or(true),
             subgroups: flag(host, "wgpu.subgroups")?.unwrap_or(true),
             f16: flag(host, "wgpu.f16")?.unwrap_or(true),
+            rounds: flag(host, "wgpu.rounds")?,
             naive_matmul: flag(host, "wgpu.naive_matmul")?.unwrap_or(false),
         };
         Ok(s)

@@ -68,7 +68,11 @@ pub fn module(binds: &mut [Bind], params: usize, body: &str, facts: &Facts) -> S
         "dyn_f32".into(),
         "fn dyn_f32(k: u32) -> f32 { return bitcast<f32>(dyn_word(k)); }".into(),
     );
-    for (name, text) in math::LIBRARY {
+    let rounding = match facts.rounds {
+        true => math::ROUNDING,
+        false => math::MENDED,
+    };
+    for (name, text) in math::LIBRARY.iter().chain(rounding) {
         add((*name).into(), (*text).into());
     }
     // What is called by what is written, until nothing new is.

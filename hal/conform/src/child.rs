@@ -202,7 +202,7 @@ fn open(
 }
 
 /// The entry symbol of a library that is already open.
-fn entry_of(path: &Path) -> Result<EntryFn, String> {
+pub(crate) fn entry_of(path: &Path) -> Result<EntryFn, String> {
     let full = std::path::absolute(path).map_err(|e| e.to_string())?;
     // SAFETY: the library is open already, so no constructor runs.
     let lib = unsafe { libloading::Library::new(full) }.map_err(|e| e.to_string())?;

@@ -24,7 +24,7 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
         })
         .demanded(m),
         Case::new("leak.stream", |ctx| {
-            rounds(ctx, 200, 1, &|rig, _| {
+            rounds(ctx, 3000, 1, &|rig, _| {
                 let s = rig.dev.stream()?;
                 let p = rig.dev.alloc(abi::MEM_DEVICE, 64, 0)?;
                 s.fill(p.whole(), 1, 1)?;
@@ -43,7 +43,7 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
         .demanded(m),
         Case::new("leak.copy_and_fill", |ctx| {
             let home = std::sync::Mutex::new(None);
-            rounds(ctx, MANY, 0, &move |rig, _| {
+            rounds(ctx, MANY, 0, &move |rig, i| {
                 let mut home = home.lock().map_err(|_| "poisoned")?;
                 if home.is_none() {
                     *home = Some((
@@ -54,7 +54,9 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
                 if let Some((a, b)) = &*home {
                     rig.stream.fill(a.whole(), 3, 4)?;
                     rig.stream.copy(b.whole(), a.whole())?;
-                    rig.stream.finish()?;
+                    if i % 50 == 0 {
+                        rig.stream.finish()?;
+                    }
                 }
                 Ok(())
             })
@@ -66,6 +68,29 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
         Case::new("leak.op.launches", op_launches),
         Case::new("leak.op.prepares", op_prepares),
     ];
+    for (what, call) in ACCEPTED {
+        let home = std::sync::Arc::new(std::sync::Mutex::new(None));
+        let case = Case::new(format!("leak.call.{what}"), move |ctx| {
+            // Things of an earlier run of the case are of a plugin that may be gone.
+            *home.lock().map_err(|_| "poisoned")? = None;
+            let done = rounds(ctx, MANY, 0, &|rig, i| {
+                let mut home = home.lock().map_err(|_| "poisoned")?;
+                let things = match &mut *home {
+                    Some(t) => t,
+                    none => none.insert(Things::new(rig)?),
+                };
+                call(rig, things)?;
+                // Waited for from time to time.
+                match i % 50 {
+                    0 => Ok(rig.stream.finish()?),
+                    _ => Ok(()),
+                }
+            });
+            *home.lock().map_err(|_| "poisoned")? = None;
+            done
+        });
+        v.push(case.demanded(m));
+    }
     for (what, call) in REFUSED {
         v.push(Case::new(format!("leak.refused.{what}"), move |ctx| {
             rounds(ctx, MANY, 0, &|rig, _| {
@@ -87,11 +112,116 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
             Case::new(format!("leak.collective.r{n}"), move |ctx| {
                 collective(ctx, n)
             })
+            .limit(240)
             .on_ranks(n),
         );
     }
     v
 }
+
+/// What calls that succeed are made on.
+struct Things {
+    a: crate::raw::Mem,
+    b: crate::raw::Mem,
+    pinned: crate::raw::Mem,
+    events: [crate::raw::Event; 2],
+}
+
+impl Things {
+    fn new(rig: &crate::Rig) -> Result<Things, String> {
+        let events = [rig.dev.event()?, rig.dev.event()?];
+        for e in &events {
+            rig.stream.record(e)?;
+        }
+        rig.stream.finish()?;
+        Ok(Things {
+            a: rig.dev.alloc(abi::MEM_DEVICE, 256, 0)?,
+            b: rig.dev.alloc(abi::MEM_DEVICE, 256, 0)?,
+            pinned: rig.dev.alloc(abi::MEM_HOST_PINNED, 256, 0)?,
+            events,
+        })
+    }
+}
+
+type Accepted = fn(&crate::Rig, &Things) -> Result<(), crate::raw::Refusal>;
+
+/// Calls that leave nothing behind, or a little work: one slot each, besides those that other cases of the group name. Slots that may be
+/// missing, and answers that a device may refuse, are refusals here.
+const ACCEPTED: [(&str, Accepted); 15] = [
+    ("device_info", |rig, _| rig.dev.info().map(drop)),
+    ("device_attr", |rig, _| {
+        // Which a device may not know.
+        drop(rig.dev.attr(crate::op::FLUSH));
+        Ok(())
+    }),
+    ("device_count", |rig, _| {
+        rig.dev.plugin().device_count().map(drop)
+    }),
+    ("mem_map", |_, t| t.pinned.map().map(drop)),
+    ("stream_query", |rig, _| rig.stream.query().map(drop)),
+    ("stream_sync", |rig, _| rig.stream.finish()),
+    ("event_query", |_, t| t.events[0].query().map(drop)),
+    ("event_sync", |_, t| {
+        t.events[0].sync(Some(Duration::from_secs(30)))
+    }),
+    ("event_record", |rig, t| rig.stream.record(&t.events[1])),
+    ("stream_wait_event", |rig, t| rig.stream.wait(&t.events[0])),
+    ("event_elapsed", |rig, t| {
+        let Some(f) = rig.dev.plugin().d.event_elapsed else {
+            return Ok(());
+        };
+        let mut ns = 0u64;
+        let (from, to) = (t.events[0].handle(), t.events[0].handle());
+        // SAFETY: live events and a live out pointer.
+        let call = |e| unsafe { f(from, to, &mut ns, e) };
+        // A device without clocks may refuse.
+        drop(rig.dev.plugin().call("event_elapsed", call));
+        Ok(())
+    }),
+    ("peers", |rig, t| {
+        let p = rig.dev.plugin();
+        let (mut flags, mut gbps) = (0u32, 0u32);
+        let (d, s) = (rig.dev.handle(), rig.stream.handle());
+        if let Some(f) = p.d.peer_access {
+            // SAFETY: a live device and live out pointers.
+            drop(p.call("peer_access", |e| unsafe {
+                f(d, d, &mut flags, &mut gbps, e)
+            }));
+        }
+        if let Some(f) = p.d.copy_peer {
+            let (to, from) = (t.a.whole(), t.b.whole());
+            // SAFETY: memories that live as long as the case.
+            drop(p.call("copy_peer", |e| unsafe { f(s, to, from, e) }));
+        }
+        Ok(())
+    }),
+    ("copy_2d", |rig, t| {
+        let (a, b) = (t.a.whole(), t.b.whole());
+        rig.stream.copy_2d(a, 32, b, 64, 16, 4)
+    }),
+    ("stream_host_call", |rig, _| {
+        unsafe extern "C" fn nothing(_: *mut std::ffi::c_void, _: abi::Status) {}
+        let Some(f) = rig.dev.plugin().d.stream_host_call else {
+            return Ok(());
+        };
+        let s = rig.stream.handle();
+        // SAFETY: a live stream and a function of this program.
+        let call = |e| unsafe { f(s, nothing, std::ptr::null_mut(), e) };
+        rig.dev.plugin().call("stream_host_call", call).map(drop)
+    }),
+    ("stream_values", |rig, t| {
+        let p = rig.dev.plugin();
+        let (Some(write), Some(wait)) = (p.d.stream_write_value, p.d.stream_wait_value) else {
+            return Ok(());
+        };
+        let (s, word) = (rig.stream.handle(), t.pinned.span(0, 8));
+        // SAFETY: a live stream, and a word that lives as long as the case.
+        p.call("stream_write_value", |e| unsafe { write(s, word, 7, e) })?;
+        // SAFETY: as above.
+        p.call("stream_wait_value", |e| unsafe { wait(s, word, 7, e) })
+            .map(drop)
+    }),
+];
 
 /// Rounds of calls that cost little.
 const MANY: usize = 10_000;
@@ -245,10 +375,12 @@ fn rounds(
     }
     let each = began.elapsed().as_secs_f64() / warm as f64;
     let n = n.min(((long.as_secs_f64() / each) as usize).max(200));
+    rig.stream.finish()?;
     let start = held(&rig.dev)?;
     for i in 0..n {
         f(&rig, i)?;
     }
+    rig.stream.finish()?;
     let middle = held(&rig.dev)?;
     for i in 0..n {
         f(&rig, i)?;
@@ -539,10 +671,16 @@ fn collective(ctx: &Ctx, n: u32) -> Check {
                 ..Answer::default()
             });
         }
-        let each = 300;
+        // Two ranks show 8 bytes a call; more show what a launch on many ranks holds.
+        let each = match (r.n, ctx.effort) {
+            (3.., _) => 300,
+            (_, Effort::Quick) => MANY / 3,
+            _ => MANY,
+        };
         let mut marks = vec![];
         for i in 0..3 * each {
             if i % each == 0 && i > 0 {
+                r.rig.stream.finish()?;
                 r.meet(&format!("mark{i}"))?;
                 // One looks: a rank that looks holds a descriptor itself.
                 if r.rank == 0 {
@@ -551,8 +689,14 @@ fn collective(ctx: &Ctx, n: u32) -> Check {
                 r.meet(&format!("marked{i}"))?;
             }
             comm.launch(&r.rig.stream, &[d])?;
-            r.rig.stream.finish()?;
+            comm.claims(&d)?;
+            comm.health()?;
+            // Waited for from time to time.
+            if i % 8 == 7 {
+                r.rig.stream.finish()?;
+            }
         }
+        r.rig.stream.finish()?;
         r.meet("last")?;
         if r.rank == 0 {
             marks.push(held(&r.rig.dev)?);

@@ -285,22 +285,13 @@ fn map_device(ctx: &Ctx) -> Check {
 fn copy_sizes(ctx: &Ctx) -> Check {
     let rig = ctx.rig()?;
     let mut rng = ctx.rng();
-    for n in [
-        0u64,
-        1,
-        2,
-        3,
-        4,
-        7,
-        8,
-        63,
-        64,
-        65,
-        255,
-        1000,
-        4097,
-        (1 << 20) + 3,
-    ] {
+    // From nothing to beyond the pieces in which transfers are staged.
+    let sizes = [0u64, 1, 2, 3, 4, 7, 8, 63, 64, 65, 255, 1000, 4097];
+    let mut sizes = [&sizes[..], &[(1 << 20) + 3, (4 << 20) + 7]].concat();
+    if ctx.effort != Effort::Quick {
+        sizes.extend([(17 << 20) + 1, (65 << 20) + 5]);
+    }
+    for n in sizes {
         for (to, from) in [(0u64, 0u64), (1, 0), (0, 1), (5, 3), (4, 8)] {
             let bytes = rng.bytes(n);
             let (dst, src) = (rig.area_at(n, to)?, rig.area_at(n, from)?);
@@ -373,6 +364,9 @@ fn copy_2d(ctx: &Ctx) -> Check {
         (16, 0, 16, 16),
         (0, 4, 8, 8),
         (1000, 40, 1003, 1024),
+        // Beyond what a dim of a grid, or a number of 16 bits, may be.
+        (5, 70_003, 8, 7),
+        (70_001, 3, 70_016, 70_005),
     ] {
         let need = |pitch: u64| {
             if height == 0 {
@@ -434,7 +428,7 @@ fn fill_patterns(ctx: &Ctx) -> Check {
     let rig = ctx.rig()?;
     let pattern = 0x8877_6655_4433_2211u64;
     for size in [1u32, 2, 4, 8] {
-        for units in [0u64, 1, 2, 3, 7, 64, 129, 5000] {
+        for units in [0u64, 1, 2, 3, 7, 64, 129, 5000, 1_100_003] {
             let n = units * u64::from(size);
             for at in [0u64, u64::from(size)] {
                 let a = rig.area_at(n, at)?;

@@ -556,10 +556,27 @@ fn wait_value(ctx: &Ctx) -> Check {
             "a wait for at least 5 did not end at 2^40 + 2: {r}"
         ));
     }
-    match a.read(&rig)?.iter().all(|x| *x == 8) {
-        true => pass(),
-        false => Err("work behind the wait was lost".into()),
+    if !a.read(&rig)?.iter().all(|x| *x == 8) {
+        return Err("work behind the wait was lost".into());
     }
+    // What is waited for has 64 bits too, and no sign.
+    for (less, wanted) in [(7u64, (1 << 40) + 5), (1 << 40, (1 << 63) + 1)] {
+        at.store(less, std::sync::atomic::Ordering::Release);
+        // SAFETY: the word outlives the stream's work.
+        p.call("stream_wait_value", |e| unsafe {
+            f(rig.stream.handle(), word.mem.span(16, 8), wanted, e)
+        })?;
+        std::thread::sleep(Duration::from_millis(10));
+        let early = rig.stream.query()?;
+        at.store(wanted, std::sync::atomic::Ordering::Release);
+        if early {
+            return Err(format!(
+                "a wait for at least {wanted:#x} ended at {less:#x}"
+            ));
+        }
+        rig.stream.finish()?;
+    }
+    pass()
 }
 
 fn write_value(ctx: &Ctx) -> Check {
@@ -675,16 +692,19 @@ fn dynamic_arrays(ctx: &Ctx) -> Check {
     layouts[0].shape[0] = 1;
     let _ = (params.alpha, layouts[0].shape[0]);
     let x: Vec<u8> = (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect();
-    let (a, out) = (rig.area_of(&x)?, rig.area(n * 4)?);
+    let (home, a, out) = (rig.area_of(&x)?, rig.area(n * 4)?, rig.area(n * 4)?);
     let ws = match plan.workspace_bytes {
         0 => None,
         w => Some(rig.area(w)?),
     };
     let stall = Stall::new(&rig.stream)?;
+    // What it reads is made by the stream before it, and overwritten behind it.
+    rig.stream.copy(a.span(), home.span())?;
     let mut spans = vec![out.span(), a.span()];
     let w = ws.as_ref().map_or(abi::Span::NULL, crate::ctx::Area::span);
     rig.stream.launch(&h, &spans, w, &[])?;
     spans.fill(abi::Span::NULL);
+    rig.stream.fill(a.span(), 0, 4)?;
     // "Launches already enqueued stay valid."
     drop(h);
     stall.release();
@@ -694,7 +714,10 @@ fn dynamic_arrays(ctx: &Ctx) -> Check {
         .collect();
     match got == want {
         true => pass(),
-        false => Err("the launch used arrays of the host after it had returned".into()),
+        false => Err(
+            "the launch used arrays of the host after it had returned, or did not run in its turn"
+                .into(),
+        ),
     }
 }
 

@@ -454,6 +454,7 @@ mod tests {
         subgroup: None,
         f16: false,
         fused: true,
+        rounds: true,
         naive_matmul: false,
     };
 

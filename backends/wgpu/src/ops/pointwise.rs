@@ -76,7 +76,7 @@ pub fn binary(o: &OpRequest<'_>, f: &Facts) -> Answer {
         (op::binary::ADD, true) => "a + b",
         (op::binary::SUB, true) => "a - b",
         (op::binary::MUL, true) => "a * b",
-        (op::binary::DIV, true) => "a / b",
+        (op::binary::DIV, true) => "div_f(a, b)",
         (op::binary::MAX, true) => "max_nan(a, b)",
         (op::binary::MIN, true) => "min_nan(a, b)",
         (op::binary::POW, true) => "pow_f(a, b)",

@@ -79,7 +79,7 @@ pub fn program(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
             inst::ADD => format!("{a} + {b}"),
             inst::SUB => format!("{a} - {b}"),
             inst::MUL => format!("keep({a} * {b})"),
-            inst::DIV => format!("{a} / {b}"),
+            inst::DIV => format!("div_f({a}, {b})"),
             inst::MAX => format!("max_nan({a}, {b})"),
             inst::MIN => format!("min_nan({a}, {b})"),
             inst::FMA => format!("fma_f({a}, {b}, {c3})"),

@@ -77,8 +77,8 @@ fn arguments(g: &mut Gen, t: DType, s: &[usize]) -> T {
         .map(|i| match i % 8 {
             0 => g.unit() * 0.01,
             1 => g.unit() * 8.0,
-            2 if i % 16 == 2 => 30.0,
-            2 => -30.0,
+            2 if i % 16 == 2 => [30.0, 95.0, 400.0][i / 16 % 3],
+            2 => [-30.0, -95.0, -400.0][i / 16 % 3],
             3 => 0.0,
             _ => g.unit() * 3.0,
         })
@@ -108,7 +108,16 @@ fn forward(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
     let mut x = arguments(g, t, &[20]);
     x.bits[11] = num::encode(t, f64::NAN);
     all.push(run("NaN stays NaN", x));
+    all.push(run("far out", far_out(t)));
     all
+}
+
+/// Where a formula overflows, or takes an infinity times 0.
+fn far_out(t: DType) -> T {
+    let v = [
+        -1000.0, -200.0, -100.0, -88.5, -20.0, -12.5, 12.5, 20.0, 88.5, 100.0, 200.0, 1000.0,
+    ];
+    T::new(t, &[v.len()], &v)
 }
 
 fn backward(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
@@ -142,6 +151,7 @@ fn backward(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
     all.push(run(g, "[9,33] x padded", x, false));
     let x = arguments(g, t, &[100]);
     all.push(run(g, "in place of dy", x, true));
+    all.push(run(g, "far out", far_out(t), false));
     all
 }
 

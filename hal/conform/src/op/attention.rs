@@ -92,8 +92,11 @@ fn large(
     g: &mut Gen,
     s: impl Fn(usize, usize, usize, usize, usize, usize, bool, i64, f64) -> Shape,
 ) -> Vec<Shape> {
-    let s: Plain<'_> =
-        &|b, tq, tk, h, hkv, d, causal, window| s(b, tq, tk, h, hkv, d, causal, window, 0.0);
+    // Windowed ones have a scale of their own, so that a kernel for long sequences has to know it.
+    let s: Plain<'_> = &|b, tq, tk, h, hkv, d, causal, window| {
+        let scale = if window > 0 { 0.3 } else { 0.0 };
+        s(b, tq, tk, h, hkv, d, causal, window, scale)
+    };
     let mut all: Vec<Shape> = match g.effort {
         Effort::Quick => vec![64],
         Effort::Default => vec![64, 80, 96, 128, 256],
@@ -130,6 +133,10 @@ fn large(
         // Rows times heads beyond what a dim of a grid may have, and several sizes at once.
         all.push(s(300, 1, 2, 230, 115, 2, false, 0));
         all.push(s(2, 260, 300, 4, 2, 64, true, 0));
+        all.push(s(67, 70, 70, 2, 1, 4, true, 0));
+        all.push(s(1, 70, 70, 136, 68, 4, true, 0));
+        all.push(s(2, 3, 5, 67, 67, 70, true, 0));
+        all.push(s(66, 2, 3, 2, 2, 70, true, 0));
     }
     if g.big() {
         let mut long = s(1, 16_391, 16_391, 1, 1, 64, true, 0);
@@ -179,7 +186,16 @@ fn large_packed(
             rows(1, (0..=i).collect(), n, 1, 1, 8, true, 0),
             rows(1, vec![0, 4, 7], 7, n, n, 4, true, 0),
             rows(1, vec![0, 2, 5], 5, 1, 1, n, true, 0),
-            rows(n, [0, 1, 3].repeat(n), 3, 1, 1, 4, true, 0),
+            rows(
+                n,
+                [0, 1, 3, 0, 2, 3].repeat(n)[..3 * n].to_vec(),
+                3,
+                1,
+                1,
+                4,
+                true,
+                0,
+            ),
         ]);
     }
     for n in g.grid() {
@@ -214,6 +230,7 @@ fn packed(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
         let none = &[0, 0];
         let of = |b, cu: Vec<i32>, n, h, hkv, d, causal, window| Shape {
             cu: [Some(cu.into()), None],
+            scale: if window > 0 { 0.3 } else { 0.0 },
             ..rows(b, none, n, h, hkv, d, causal, window, 0.0)
         };
         let all = large_packed(g, of);

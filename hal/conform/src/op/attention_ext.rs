@@ -145,6 +145,18 @@ fn large(g: &mut Gen, everything: &dyn Fn(Shape) -> Shape) -> Vec<Shape> {
         let window = 100;
         all.extend([
             s(1, 3, n, 2, 1, 8, false),
+            // A part of a larger whole.
+            Shape {
+                b: 1,
+                tq: 3,
+                tk: n,
+                h: 2,
+                hkv: 1,
+                d: 8,
+                dropout: 0.3,
+                whole: [3, 9, n as i64 + 11],
+                ..Shape::default()
+            },
             s(1, n, 5, 2, 2, 8, false),
             s(1, 5, 9, 2, 2, n, true),
             s(n, 2, 3, 1, 1, 4, true),
@@ -152,6 +164,7 @@ fn large(g: &mut Gen, everything: &dyn Fn(Shape) -> Shape) -> Vec<Shape> {
             s(1, 2, 3, n, n, 4, false),
             Shape {
                 window,
+                scale: 0.3,
                 ..s(1, n, n, 1, 1, 8, true)
             },
             Shape {

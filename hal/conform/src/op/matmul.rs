@@ -136,11 +136,12 @@ fn large(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         }
         let how = ["", ", A transposed", ", B transposed", ", both transposed"][turned];
         let what = format!("[{m},{k}] x [{k},{n}]{how}");
-        // Some with a bias.
-        let bias = (turned == 2).then(|| g.whole(t, &[n], 3));
+        // What is done to a product, by the way in which A and B lie.
         let extra = Extra {
-            bias,
-            ..Extra::default()
+            bias: (turned & 2 != 0).then(|| g.whole(t, &[n], 3)),
+            alpha: [0.0, 2.0, 0.0, 2.0][turned],
+            old: (turned == 1 || turned == 3).then(|| g.whole(to, &[m, n], 9)),
+            padded: if turned == 1 { 3 } else { 0 },
         };
         all.push(trial(&what, to, a, b, extra));
     };
@@ -190,9 +191,44 @@ fn large(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     all
 }
 
+/// Whole tiles everywhere, as in training, and batches of large matrices.
+fn whole_tiles(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
+    let mut all = Vec::new();
+    for (i, (m, n, k)) in [(128, 256, 64), (192, 130, 67), (256, 64, 128)]
+        .into_iter()
+        .enumerate()
+    {
+        let (a, b) = (g.whole(t, &[m, k], 2), g.whole(t, &[k, n], 2));
+        let what = format!("[{m},{k}] x [{k},{n}], whole tiles");
+        all.push(trial(&what, to, a.clone(), b.clone(), Extra::default()));
+        let extra = Extra {
+            bias: Some(g.whole(t, &[n], 3)),
+            alpha: if i == 0 { 0.0 } else { 2.0 },
+            old: Some(g.whole(to, &[m, n], 9)),
+            padded: if i == 1 { 3 } else { 0 },
+        };
+        let what = format!("[{m},{k}] x [{k},{n}], bias, alpha and C");
+        all.push(trial(&what, to, a, b, extra));
+    }
+    for (z, m, n, k) in [
+        (2, 128, 64, 64),
+        (67, 70, 5, 9),
+        (67, 4, 70, 6),
+        (3, 5, 66, 131),
+        (66, 5, 4, 70),
+    ] {
+        let (a, b) = (g.whole(t, &[z, m, k], 2), g.whole(t, &[z, k, n], 2));
+        let what = format!("{z} of [{m},{k}] x [{k},{n}]");
+        all.push(trial(&what, to, a, b, Extra::default()));
+    }
+    all
+}
+
 fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     if g.sizes() {
-        return large(g, to, t);
+        let mut all = large(g, to, t);
+        all.extend(whole_tiles(g, to, t));
+        return all;
     }
     let none = Extra::default;
     let mut all = Vec::new();

@@ -30,6 +30,7 @@ mod rig;
 mod search;
 mod sizes;
 mod softmax;
+mod sweep;
 mod tensor;
 mod trial;
 
@@ -39,9 +40,10 @@ use crate::raw::Plugin;
 use cell::{About, Cell, Gen};
 use crossweave_abi::op::{Class, OPS, OpSpec};
 use rig::Rig;
-pub use rig::descriptor;
+pub use rig::{FLUSH, descriptor};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+pub use sweep::{Loaded, Trials};
 use trial::Trial;
 
 /// Every cell, op by op in the order of the table.

@@ -237,6 +237,9 @@ fn awkward(to: DType) -> Vec<f64> {
             for k in 0..4 {
                 let tie = x + (k as f64 + 0.5) * u;
                 v.extend([tie, -tie, tie + u / 64.0, tie - u / 64.0]);
+                // So little beside it that another rounding on the way, to f32, makes it a tie.
+                let hair = u * 2f64.powi(-24);
+                v.extend([tie + hair, tie - hair]);
             }
         }
         let (top, tiny) = (num::largest(to), num::ulp(to, 0.0));
@@ -429,6 +432,8 @@ fn iota(g: &mut Gen, t: DType) -> Vec<Trial> {
         (vec![33], 0.0, 1.0),
         (vec![4, 5], 2.0, 3.0),
         (vec![100], 100.0, -1.0),
+        (vec![9], -1.5, 0.25),
+        (vec![7], -3.0, 0.5),
     ];
     if g.sizes() {
         // A dtype that cannot count so far is filled with one number.
@@ -441,7 +446,7 @@ fn iota(g: &mut Gen, t: DType) -> Vec<Trial> {
         }
     }
     for (shape, start, step) in &cases {
-        // Whole numbers that the dtype holds exactly, however start + step i is evaluated.
+        // Numbers that the dtype holds exactly, however start + step i is evaluated.
         let v: Vec<f64> = (0..count(shape)).map(|i| start + step * i as f64).collect();
         if v.iter().any(|x| num::through(t, *x) != *x) {
             continue;

@@ -174,8 +174,8 @@ fn adamw(g: &mut Gen, t: DType, tg: DType, master: bool) -> Vec<Trial> {
     if g.sizes() {
         sizes = [g.beyond(), g.grid()].concat();
     }
-    for n in sizes {
-        let x = [Group::new(g, t, tg, n, master)];
+    for n in &sizes {
+        let x = [Group::new(g, t, tg, *n, master)];
         all.push(run(
             &format!("[{n}] step 1"),
             &q(0),
@@ -186,13 +186,29 @@ fn adamw(g: &mut Gen, t: DType, tg: DType, master: bool) -> Vec<Trial> {
         ));
     }
     if g.sizes() {
+        // What a step does at all, where tensors are large too.
+        for n in sizes {
+            let x = [Group::new(g, t, tg, n, master)];
+            let other = AdamwParams { eps: 0.1, ..q(1) };
+            let far = [d(3e-3, 0.125, 65_538)];
+            let what = format!("[{n}] L2 decay, a coefficient and a far step");
+            all.push(run(&what, &other, Some(0.5), Some(0), &x, &far));
+            let what = format!("[{n}] skipped");
+            all.push(run(&what, &q(0), None, Some(1), &x, &far));
+        }
         return all;
     }
     let x = [Group::new(g, t, tg, 100, master)];
     // Prepared once: rate, scale and step come with the launch.
-    let three = [d(1e-2, 1.0, 1), d(3e-3, 0.125, 2), d(5e-2, 4.0, 100_000)];
+    let three = [
+        d(1e-2, 1.0, 1),
+        d(3e-3, 0.125, 2),
+        // Whose low 16 bits are 2, and whose low 32 bits are 1.
+        d(5e-2, 4.0, 65_538),
+        d(5e-2, 4.0, (1 << 32) + 1),
+    ];
     all.push(run(
-        "steps 1, 2 and 100000 of one prepared op",
+        "steps 1, 2, 65538 and 2^32 + 1 of one prepared op",
         &q(0),
         None,
         None,
@@ -311,7 +327,9 @@ fn scale(g: &mut Gen, t: DType) -> Vec<Trial> {
     }
     for n in &sizes {
         let x = g.real(t, &[*n], 4.0);
-        all.push(run(&format!("[{n}]"), None, vec![x], &[0.3]));
+        // With a factor of the device's where that is large too.
+        let coef = g.sizes().then_some(0.7);
+        all.push(run(&format!("[{n}]"), coef, vec![x], &[0.3]));
     }
     if g.sizes() {
         return all;

@@ -237,6 +237,20 @@ fn unary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
     });
     if matches!(k, unary::EXP | unary::SIGMOID) {
         v.extend([88.0, -87.0, 89.0, 200.0, -200.0, 11.0, -15.0]);
+        // Just within what can be held.
+        v.extend([88.7, 88.4, 11.05]);
+    }
+    if matches!(k, unary::FLOOR | unary::NEG | unary::ABS) && t != DType::F16 {
+        // Beyond integers of 32 and of 64 bits.
+        v.extend([
+            2_147_483_904.0,
+            -4e9,
+            16_777_215.0,
+            1e19,
+            -3e20,
+            8_388_607.5,
+            -0.25,
+        ]);
     }
     if matches!(k, unary::TANH | unary::ERF | unary::SIGMOID) {
         v.extend([9.0, -9.0, 20.0, -20.0, 1e-3, -1e-3]);
@@ -433,13 +447,13 @@ fn binary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
     let bad = T::of_bits(t, &[n], bits);
     all.push(run("NaN of every kind left", bad.clone(), one.clone()));
     all.push(run("NaN of every kind right", one, bad));
-    let v: Vec<f64> = [1e-40, -3e-42, 1e-38, 1.4e-45].to_vec();
-    let w: Vec<f64> = [1e-40, 1e-41, -1.1e-38, 0.25].to_vec();
+    let v: Vec<f64> = [1e-40, -3e-42, 1e-38, 1.4e-45, 1e-20, 2e-38, 3e-39].to_vec();
+    let w: Vec<f64> = [1e-40, 1e-41, -1.1e-38, 0.25, 1e-20, 3.0, 2.0].to_vec();
     all.push(
         run(
             "subnormal numbers",
-            T::new(t, &[4], &v),
-            T::new(t, &[4], &w),
+            T::new(t, &[v.len()], &v),
+            T::new(t, &[w.len()], &w),
         )
         .subnormal(),
     );
@@ -615,6 +629,11 @@ fn axpby(g: &mut Gen, ty: DType, tx: DType) -> Vec<Trial> {
     if g.sizes() {
         for (what, x) in sizes::inputs(g, |g, s| g.real(tx, s, 4.0)) {
             let y = g.real(ty, &x.shape, 4.0);
+            if x.shape.len() == 1 {
+                let none = T::poison(ty, &x.shape);
+                let what = format!("{what}, beta 0 does not read y");
+                all.push(run(&what, none, x.clone(), 3.0, 0.0));
+            }
             all.push(run(&what, y, x, 0.5, 2.0));
         }
         return all;

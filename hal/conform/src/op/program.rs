@@ -220,6 +220,38 @@ fn programs(g: &mut Gen, t: DType, u: DType) -> Vec<Trial> {
     ];
     let x = [T::full(t, &[300], 0.0), g.real(u, &[300], 2.5)];
     all.push(trial("every function", &unary, 1, &x, &[&[]]));
+    // Each function at numbers where a formula for it overflows, cancels or loses a sign; results are numbers, 0 or NaN.
+    let far = [
+        -200.0, -95.0, -50.0, -20.0, -9.0, -2.5, -1e-3, 0.0, 1e-3, 0.5, 3.0, 9.0, 20.0, 50.0, 87.0,
+        95.0, 200.0,
+    ];
+    let far: Vec<f64> = far.into_iter().chain([f64::NAN]).collect();
+    for (f, name) in [
+        (ABS, "abs"),
+        (EXP, "exp"),
+        (TANH, "tanh"),
+        (ERF, "erf"),
+        (SIGMOID, "sigmoid"),
+        (FLOOR, "floor"),
+        (NEG, "neg"),
+        (LOG, "log"),
+        (SQRT, "sqrt"),
+        (RSQRT, "rsqrt"),
+    ] {
+        // Of what is no number below 0, the positive ones; e^95 is more than f32 and f16 hold.
+        let positive = matches!(f, LOG | SQRT | RSQRT);
+        let fits = |v: &&f64| v.is_nan() || (!positive || **v > 0.0) && (f != EXP || **v < 10.0);
+        let v: Vec<f64> = far.iter().filter(fits).copied().collect();
+        let x = [T::full(t, &[v.len()], 0.0), T::new(u, &[v.len()], &v)];
+        let what = format!("{name} far out");
+        all.push(trial(
+            &what,
+            &[i(f, 63, 1, 0, 0), i(MOV, 0, 63, 0, 0)],
+            1,
+            &x,
+            &[&[]],
+        ));
+    }
     // Choices; a NaN is not chosen, and not less than anything.
     let choose = [
         k(CONST, 3, 0.25),
@@ -247,14 +279,51 @@ fn programs(g: &mut Gen, t: DType, u: DType) -> Vec<Trial> {
         &[T::full(t, &[65], 0.0), a.clone(), b.clone()],
         &[&[]],
     ));
-    let top = [i(MAX, 0, 1, 2, 0)];
+    for (f, name) in [(MAX, "maximum"), (MIN, "minimum")] {
+        for (first, second) in [(1, 2), (2, 1)] {
+            all.push(trial(
+                &format!("a NaN is the {name}"),
+                &[i(f, 0, first, second, 0)],
+                1,
+                &[T::full(t, &[65], 0.0), a.clone(), b.clone()],
+                &[&[]],
+            ));
+        }
+    }
+    // Whatever is not 0 chooses: numbers below it, small ones and NaN.
+    let condition = [-1.0, 0.0, -0.0, 1e-6, -1e-6, 0.5, 3.0, f64::NAN];
+    let x = [
+        T::full(t, &[8], 0.0),
+        T::new(u, &[8], &condition),
+        g.real(t, &[8], 2.0),
+        g.real(t, &[8], 2.0),
+    ];
     all.push(trial(
-        "a NaN is the maximum",
-        &top,
+        "conditions of every sign",
+        &[i(SELECT, 0, 1, 2, 3)],
         1,
-        &[T::full(t, &[65], 0.0), a, b],
+        &x,
         &[&[]],
     ));
+    // a < a is false, and so is what NaN is less than.
+    let same = [i(LT, 0, 1, 1, 0)];
+    let x = [T::full(t, &[65], 2.0), a];
+    all.push(trial("nothing is less than itself", &same, 1, &x, &[&[]]));
+    // A product that cancels what is added: rounded before that, nothing of it is left.
+    let third = num::through(u, 1.0 / 3.0);
+    let minus = -(third as f32 * third as f32);
+    let once = [k(SCALAR, 9, 3.0), i(FMA, 0, 1, 1, 9)];
+    if u == DType::F32 && t == DType::F32 {
+        let x = [T::full(t, &[9], 0.0), T::full(u, &[9], third)];
+        let scalars = [0.0, 0.0, 0.0, minus, 0.0, 0.0, 0.0, 0.0];
+        all.push(trial(
+            "a product that is cancelled",
+            &once,
+            1,
+            &x,
+            &[&scalars],
+        ));
+    }
     let bits = nans(u);
     let n = bits.len();
     let x = [
@@ -264,10 +333,17 @@ fn programs(g: &mut Gen, t: DType, u: DType) -> Vec<Trial> {
     ];
     all.push(trial("NaN of every kind", &simple, 1, &x, &[&[]]));
     // Scalars come with the launch.
-    let scaled = [k(SCALAR, 2, 0.0), k(SCALAR, 3, 7.0), i(FMA, 0, 1, 2, 3)];
+    let scaled = [
+        k(SCALAR, 2, 0.0),
+        k(SCALAR, 3, 7.0),
+        k(SCALAR, 4, 5.0),
+        k(SCALAR, 5, 2.0),
+        i(FMA, 6, 1, 2, 3),
+        i(FMA, 0, 4, 5, 6),
+    ];
     let x = [T::full(t, &[100], 0.0), g.real(u, &[100], 2.0)];
-    let one = [1.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -3.0];
-    let two = [-0.25, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 7.0];
+    let one = [1.5, 0.5, 2.0, 8.0, 4.0, 1.0, 16.0, -3.0];
+    let two = [-0.25, 9.0, 3.0, 9.0, 9.0, -2.0, 9.0, 7.0];
     all.push(trial(
         "scalars of two launches",
         &scaled,
@@ -286,17 +362,17 @@ fn programs(g: &mut Gen, t: DType, u: DType) -> Vec<Trial> {
         &[&[]],
     ));
     // As long as a program may be, with as many operands.
-    let mut long: Vec<ProgramInst> = vec![i(MOV, 20, 1, 0, 0)];
+    let mut long: Vec<ProgramInst> = vec![i(MOV, 24, 1, 0, 0)];
     for n in 0..PROGRAM_MAX_INSTS as u32 - 2 {
         long.push(i(
             if n % 2 == 0 { ADD } else { SUB },
-            20 + (n + 1) % 40,
-            20 + n % 40,
+            24 + (n + 1) % 40,
+            24 + n % 40,
             2 + n % 14,
             0,
         ));
     }
-    let last = 20 + (PROGRAM_MAX_INSTS as u32 - 2) % 40;
+    let last = 24 + (PROGRAM_MAX_INSTS as u32 - 2) % 40;
     long.push(i(MOV, 0, last, 0, 0));
     let mut x = vec![T::full(t, &[70], 0.0)];
     x.extend((1..16).map(|_| g.real(u, &[70], 1.0)));

@@ -280,6 +280,16 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
                 all.push(run(&format!("dim 0 of [{n},2], of one sign"), a, 1, None));
             }
         }
+        if matches!(k, reduce::SUM | reduce::SUMSQ) {
+            // Added to what is there.
+            for n in g.beyond() {
+                for (s, axes, kept) in [([3, n], 0b10, [3, 1]), ([3, n], 0b01, [1, n])] {
+                    let (a, old) = (few(g, &s), g.whole(to, &kept, 5));
+                    let what = format!("dims {axes:#05b} of {s:?}, added");
+                    all.push(run(&what, a, axes, Some(old)));
+                }
+            }
+        }
         return all;
     }
     for n in [1, 7, 31, 257, 1000] {
@@ -333,6 +343,14 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
         ));
     }
     let (inf, nan) = (f64::INFINITY, f64::NAN);
+    if matches!(k, reduce::MAX | reduce::MIN) {
+        // No number that a line may begin with stands in for what it holds.
+        let far = if k == reduce::MAX { -inf } else { inf };
+        let a = T::full(t, &[3, 40], far);
+        all.push(run("nothing but infinities", a, 0b10, None));
+        let a = T::full(t, &[3, 40], if k == reduce::MAX { -7.0 } else { 7.0 });
+        all.push(run("all on one side of 0", a, 0b10, None));
+    }
     let v = [
         1.0, inf, 2.0, nan, 1.0, 5.0, -inf, 1.0, 3.0, -7.0, -8.0, -9.0,
     ];
@@ -559,7 +577,7 @@ fn sumsq(g: &mut Gen, t: DType) -> Vec<Trial> {
     if g.sizes() {
         for n in [g.beyond(), g.grid()].concat() {
             let x = ends(g.whole(t, &[n], 3), 5.0);
-            all.push(run(&format!("[{n}] of whole numbers"), 0.0, vec![x]));
+            all.push(run(&format!("[{n}] of whole numbers"), 9.0, vec![x]));
             let x = ends(g.whole(t, &[n, 2], 3), 5.0).transposed();
             all.push(run(&format!("[{n},2] transposed"), 0.0, vec![x]));
             if n < 1 << 17 {

@@ -191,7 +191,14 @@ impl Rig {
         place: Place,
         math: u32,
     ) -> Result<Answer, String> {
-        let say = |e: String| format!("{}: {e} ({})", t.what, place.name());
+        // What a device may do that says so.
+        let claim = match t.subnormal {
+            true => {
+                "; a device that takes subnormal numbers for 0 says so by the attribute `flush_subnormals`"
+            }
+            false => "",
+        };
+        let say = |e: String| format!("{}: {e} ({}){claim}", t.what, place.name());
         let (prepared, plan) = match self.prepare(spec.id, t, math) {
             Ok(p) => p,
             Err(r) if r.unsupported() => return Ok(Answer::Refused(r.message)),

@@ -19,19 +19,21 @@ impl Gen {
         n + 1 + self.below(7)
     }
 
-    /// A size just beyond each tile that a kernel may have.
+    /// A size just beyond each tile that a kernel may have, and a whole number of tiles: kernels without ends are chosen for those.
     pub fn beyond(&mut self) -> Vec<usize> {
-        let tiles: &[usize] = match self.effort {
-            Effort::Quick => &TILES[1..3],
-            Effort::Default => &TILES,
-            Effort::Big => &[128, 256, 512, 1024, 2048, 4096, 8192, 16_384],
+        let (tiles, whole): (&[usize], usize) = match self.effort {
+            Effort::Quick => (&[256], 1024),
+            Effort::Default => (&TILES, 256),
+            Effort::Big => (&[128, 256, 512, 1024, 2048, 4096, 8192, 16_384], 256),
         };
-        tiles.iter().map(|n| self.past(*n)).collect()
+        let mut all: Vec<usize> = tiles.iter().map(|n| self.past(*n)).collect();
+        all.push(whole);
+        all
     }
 
-    /// One size, for dims that are rarely other than the rest of a layout.
+    /// One size, for dims that are rarely other than the rest of a layout: beyond 1,024, and a whole number of tiles.
     pub fn long(&mut self) -> usize {
-        self.past(1024)
+        1024 + 128 * (1 + self.below(3))
     }
 
     /// The same where the work grows with the square: to 4,096 even where all is tried, and to 256 where little is.
@@ -70,6 +72,7 @@ pub fn operands(g: &mut Gen, mut make: impl FnMut(&mut Gen, &[usize]) -> T) -> V
         put(format!("[{n}]"), make(g, &[n]));
         put(format!("[{n},2] transposed"), make(g, &[n, 2]).transposed());
         put(format!("[2,{n}] padded"), make(g, &[2, n]).padded(1));
+        let n = n.next_multiple_of(128);
         let first = make(g, &[n, 1, 2]).lying(&[2, 0, 1]);
         put(format!("[{n},1,2] in another order"), first);
     }

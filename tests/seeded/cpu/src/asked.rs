@@ -1,13 +1,31 @@
 //! What the CPU back end is asked and given in place of what the host said: layouts and parameters at prepare, structs at launch.
 
 use crate::ops::{Asked, Wrong};
+use crate::programs;
 use crossweave_abi::op::{self, inst};
 use crossweave_abi::{DType, Layout};
 use crossweave_plugin::{Dyn, OpRequest, Result};
 use std::sync::PoisonError;
 
+/// `DEFECT@L`: a defect of the kernel that is chosen where some dim of an operand is beyond L; none below.
+fn of_large<'a>(bug: &'a str, operands: &[Layout]) -> &'a str {
+    let Some((bug, least)) = bug.split_once('@') else {
+        return bug;
+    };
+    let dims = |x: &Layout| x.shape[..x.rank as usize].iter().copied().max();
+    let most = operands.iter().filter_map(dims).max().unwrap_or(0);
+    match least.parse::<i64>() {
+        Ok(least) if most > least => bug,
+        _ => "",
+    }
+}
+
 /// What the back end is asked instead, when the defect lies there.
 pub fn asked(bug: &str, o: &OpRequest<'_>) -> Result<Option<Asked>> {
+    let bug = of_large(bug, o.operands);
+    if let Some(other) = programs::asked(bug, o)? {
+        return Ok(Some(other));
+    }
     let mut l = o.operands.to_vec();
     macro_rules! with {
         ($t:ident) => {
@@ -250,15 +268,92 @@ pub fn asked(bug: &str, o: &OpRequest<'_>) -> Result<Option<Asked>> {
             }
             with!(NoParams)
         }
+        // Integers without a sign are taken for those with one.
+        (b, id)
+            if op::by_name(b.strip_prefix("signed_instead_").unwrap_or(""))
+                .is_some_and(|x| x.id == id) =>
+        {
+            for x in &mut l {
+                x.dtype = match DType::from_id(x.dtype) {
+                    Some(DType::U8) if id != op::COMPARE => DType::I8.id(),
+                    Some(DType::U32) => DType::I32.id(),
+                    Some(DType::U64) => DType::I64.id(),
+                    _ => x.dtype,
+                };
+            }
+            same_params(o)?
+        }
+        ("adam_eps_ignored", op::ADAMW) => with!(AdamwParams, p, p.eps = 0.0),
+        ("bias_of_norm_ignored", op::LAYER_NORM_FWD) if l.len() > 5 => {
+            l[5] = Layout::ABSENT;
+            with!(NormParams)
+        }
+        ("no_sum_with_a_bias", op::MATMUL) if l.len() > 3 && l[3].present() => {
+            with!(MatmulParams, p, p.flags &= !op::FLAG_ACCUM)
+        }
+        ("weights_do_not_drop_backward", op::ATTENTION_EXT_BWD) => {
+            with!(AttentionExtParams, p, p.dropout = 0.0)
+        }
+        ("part_is_the_whole_backward", op::ATTENTION_EXT_BWD) => {
+            with!(
+                AttentionExtParams,
+                p,
+                (p.heads, p.queries, p.keys) = (0, 0, 0)
+            )
+        }
+        ("segments_see_ahead_backward", op::ATTENTION_VARLEN_BWD) => {
+            with!(AttentionParams, p, p.flags &= !op::FLAG_CAUSAL)
+        }
+        ("segments_have_no_window", op::ATTENTION_VARLEN_FWD)
+        | ("segments_have_no_window_backward", op::ATTENTION_VARLEN_BWD) => {
+            with!(AttentionParams, p, p.window = 0)
+        }
+        ("segments_have_no_scale", op::ATTENTION_VARLEN_FWD)
+        | ("segments_have_no_scale_backward", op::ATTENTION_VARLEN_BWD) => {
+            with!(AttentionParams, p, p.scale = 0.0)
+        }
+        ("cap_has_no_window", op::ATTENTION_EXT_FWD)
+        | ("cap_has_no_window_backward", op::ATTENTION_EXT_BWD) => {
+            with!(AttentionExtParams, p, p.window = 0)
+        }
+        ("beta_ignored", op::AXPBY) => with!(AxpbyParams, p, p.beta = 1.0),
+        ("clamp_has_no_top", op::CLAMP) => with!(ClampParams, p, p.hi = f64::MAX),
+        ("step_of_iota_is_whole", op::IOTA) => with!(IotaParams, p, p.step = p.step.trunc()),
+        ("reduces_the_last_dim_too", op::REDUCE) if l[1].rank > 0 => {
+            let p = o.params::<op::ReduceParams>()?;
+            let last = l[1].rank as usize - 1;
+            if p.axes >> last & 1 == 0 && p.axes != 0 {
+                // Only its first element comes in.
+                l[1].stride[last] = 0;
+            }
+            p.as_bytes().to_vec()
+        }
+        ("positions_of_the_first_row", op::EMBEDDING_FWD) if l.len() > 3 && l[3].rank > 1 => {
+            l[3].stride[0] = 0;
+            with!(IndexParams)
+        }
         ("revisions_are_ignored", op::SELECT) => with!(NoParams),
         _ => return Ok(None),
     };
     Ok(Some((l, p)))
 }
 
+/// The params of an op as they came, whichever struct they are.
+fn same_params(o: &OpRequest<'_>) -> Result<Vec<u8>> {
+    Ok(match o.id {
+        op::CAST | op::SELECT => o.params::<op::NoParams>()?.as_bytes().to_vec(),
+        op::REDUCE => o.params::<op::ReduceParams>()?.as_bytes().to_vec(),
+        op::SORT_PAIRS | op::ARG_REDUCE | op::TOPK => {
+            o.params::<op::DimParams>()?.as_bytes().to_vec()
+        }
+        _ => o.params::<op::KindParams>()?.as_bytes().to_vec(),
+    })
+}
+
 /// The launch struct the back end gets instead.
 pub fn told(bug: &str, w: &Wrong, given: &[u8]) -> Result<Vec<u8>> {
     let d = Dyn(given);
+    let bug = of_large(bug, &w.layouts);
     macro_rules! with {
         ($t:ident, $p:ident, $change:expr) => {{
             let mut $p = d.read::<op::$t>()?;
@@ -277,6 +372,19 @@ pub fn told(bug: &str, w: &Wrong, given: &[u8]) -> Result<Vec<u8>> {
         ("offset_of_32_bits", op::PHILOX) => with!(PhiloxDyn, p, p.offset &= 0xFFFF_FFFF),
         ("gradient_scale_ignored", op::ADAMW) => with!(AdamwDyn, p, p.grad_scale = 1.0),
         ("host_factor_ignored", op::MULTI_SCALE) => with!(ScaleDyn, p, p.scale = 1.0),
+        ("stream_of_32_bits", op::PHILOX) | ("dropout_stream_of_32_bits", op::DROPOUT) => {
+            with!(PhiloxDyn, p, p.stream &= 0xFFFF_FFFF)
+        }
+        ("dropout_seed_of_32_bits", op::DROPOUT) => with!(PhiloxDyn, p, p.seed &= 0xFFFF_FFFF),
+        ("dropout_offset_of_32_bits", op::DROPOUT) => with!(PhiloxDyn, p, p.offset &= 0xFFFF_FFFF),
+        ("steps_of_16_bits", op::ADAMW) => with!(AdamwDyn, p, p.step = (p.step & 0xFFFF).max(1)),
+        ("rates_of_16_bits", op::ADAMW) => {
+            with!(
+                AdamwDyn,
+                p,
+                p.lr = f64::from(f32::from_bits((p.lr as f32).to_bits() & 0xFFFF_0000))
+            )
+        }
         ("offset_counts_elements", op::DROPOUT) => with!(PhiloxDyn, p, p.offset /= 4),
         _ => given.to_vec(),
     })

@@ -29,6 +29,8 @@ pub struct Member {
     /// How long its end waits after an abort.
     lingers: Option<Duration>,
     aborted: AtomicBool,
+    /// A stream beside that of the host.
+    side: Option<Stream>,
 }
 
 impl Member {
@@ -52,6 +54,10 @@ impl Member {
             ahead: Arc::default(),
             lingers: b.is("destroy_after_abort_waits").then_some(WHILE),
             aborted: AtomicBool::new(false),
+            side: match b.is("collectives_jump_the_queue") {
+                true => Some(b.inner().stream(d, 0)?),
+                false => None,
+            },
         })
     }
 }
@@ -109,6 +115,7 @@ impl Collectives<Seeded> for SeededColl {
             }
             false => color,
         };
+        b.leak("leak_in_split");
         let place = (cfg.rank, cfg.nranks);
         let child = CpuCollectives::split(b.inner(), &c.comm, color, key, cfg)?;
         let d = b.inner().open(0)?;
@@ -118,6 +125,7 @@ impl Collectives<Seeded> for SeededColl {
     }
 
     fn supports(b: &Seeded, c: &Member, shape: &CollShape) -> Result<Support> {
+        b.leak("leak_in_comm_query");
         if b.is("query_claims_integer_averages") && shape.reduce == abi::RED_AVG {
             return Ok(Support::default());
         }
@@ -175,6 +183,28 @@ impl Collectives<Seeded> for SeededColl {
             if b.is("device_scale_is_ignored") {
                 x.scale_dev = None;
             }
+            let ends = |bug: &str, kind: u32| b.is(bug) && x.kind == kind;
+            if ends("broadcasts_end_at_8192", abi::COLL_BROADCAST)
+                || ends("reductions_end_at_8192", abi::COLL_REDUCE)
+                || ends("messages_end_at_8192", abi::COLL_SEND)
+                || ends("messages_end_at_8192", abi::COLL_RECV)
+            {
+                x.count = x.count.min(8192);
+            }
+            if b.is("odd_elements_are_dropped") && elem == 2 && x.reduce != 0 {
+                x.count &= !1;
+            }
+            if b.is("offsets_round_down_to_words") {
+                let down = |y: Span<'_, Mem>| y.offset & !3;
+                x.send = x.send.map(|y| Span {
+                    offset: down(y),
+                    ..y
+                });
+                x.recv = x.recv.map(|y| Span {
+                    offset: down(y),
+                    ..y
+                });
+            }
             if b.is("pairs_need_a_power_of_two")
                 && !c.n.is_power_of_two()
                 && c.n > 4
@@ -200,7 +230,7 @@ impl Collectives<Seeded> for SeededColl {
                     });
                 }
             }
-            taken_for(&b.bug, x);
+            taken_for(b.bug(), x);
         }
         if b.is("refused_group_runs_its_beginning")
             && let Some(at) = wrong.iter().position(|x| x.kind > abi::COLL_BARRIER)
@@ -232,6 +262,17 @@ impl Collectives<Seeded> for SeededColl {
             if let [first, .., last] = recv[..] {
                 wrong.swap(first, last);
             }
+        }
+        if b.is("empty_ones_are_refused")
+            && wrong
+                .iter()
+                .any(|x| x.count == 0 && x.recv_counts.is_empty() && x.kind != abi::COLL_BARRIER)
+        {
+            return crossweave_plugin::fail(Code::Invalid, "no elements");
+        }
+        b.leak("leak_in_collective");
+        if let Some(side) = &c.side {
+            return CpuCollectives::launch(b.inner(), &c.comm, side, &wrong);
         }
         if b.is("launch_waits_for_peers") {
             CpuCollectives::launch(b.inner(), &c.comm, s, &wrong)?;
@@ -284,6 +325,7 @@ impl Collectives<Seeded> for SeededColl {
     }
 
     fn async_error(b: &Seeded, c: &Member) -> Result<Health> {
+        b.leak("leak_in_async_error");
         if b.is("async_error_waits") {
             std::thread::sleep(WHILE);
         }

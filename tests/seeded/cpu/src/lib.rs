@@ -6,7 +6,9 @@ mod beyond;
 mod coll;
 mod graph;
 mod ops;
+mod programs;
 mod results;
+mod specials;
 
 use crossweave_abi as abi;
 use crossweave_backend_cpu::{CpuBackend, CpuGraphs, Device, Event, Mem, Stream};
@@ -15,7 +17,7 @@ use crossweave_plugin::{
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 /// How long what must not wait waits.
@@ -25,7 +27,8 @@ pub(crate) const WHILE: Duration = Duration::from_millis(150);
 pub struct Seeded {
     inner: Arc<CpuBackend>,
     host: Host,
-    bug: String,
+    /// The defect of now: a sweep changes it, because a plugin keeps the services, and the configuration, of its first host.
+    bug: RwLock<&'static str>,
     broken: AtomicBool,
     /// Where graphs go that do not wait for their turn.
     ahead: Mutex<Option<Stream>>,
@@ -35,6 +38,8 @@ pub struct Seeded {
     cache: Mutex<HashMap<Vec<i64>, ops::Asked>>,
     /// What operands must begin at multiples of.
     align: u64,
+    /// Whether the device says that it takes subnormal numbers for 0.
+    says_that_it_flushes: bool,
     /// What all streams share.
     scratch: Mutex<Option<Arc<Mem>>>,
 }
@@ -50,7 +55,12 @@ crossweave_plugin::export_plugin!(Seeded, manifest = "name=seeded;vendor=Crosswe
 impl Seeded {
     /// Is this the defect?
     pub(crate) fn is(&self, bug: &str) -> bool {
-        self.bug == bug
+        self.bug() == bug
+    }
+
+    /// The defect.
+    pub(crate) fn bug(&self) -> &'static str {
+        *self.bug.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn inner(&self) -> &CpuBackend {
@@ -142,12 +152,13 @@ impl Backend for Seeded {
                 .unwrap_or(1),
         };
         Ok(Seeded {
+            says_that_it_flushes: host.config("seeded.flush").is_some(),
             align,
             cache: Mutex::default(),
             ahead_of_host: Arc::default(),
             inner: Arc::new(CpuBackend::init(host)?),
             host,
-            bug,
+            bug: RwLock::new(bug.leak()),
             broken: AtomicBool::new(false),
             ahead: Mutex::default(),
             scratch: Mutex::default(),
@@ -180,6 +191,7 @@ impl Backend for Seeded {
     }
 
     fn info(&self, d: &Device) -> Result<Info> {
+        self.leak("leak_in_info");
         let mut info = self.inner.info(d)?;
         if self.align > 1 && !self.is("alignment_is_not_said") {
             info.align = self.align as u32;
@@ -192,6 +204,15 @@ impl Backend for Seeded {
     }
 
     fn attr(&self, d: &Device, key: &str) -> Result<Vec<u8>> {
+        // As a question, so that no slot is needed for it: the answer is the defect.
+        if let Some(bug) = key.strip_prefix("seeded.bug=") {
+            let mut now = self.bug.write().unwrap_or_else(PoisonError::into_inner);
+            *now = String::from(bug).leak();
+            return Ok(bug.as_bytes().to_vec());
+        }
+        if key == "flush_subnormals" && self.says_that_it_flushes {
+            return Ok(b"1".to_vec());
+        }
         match self.inner.attr(d, key) {
             Err(e) if self.is("unknown_attribute_is_empty") && e.code == Code::Unsupported => {
                 Ok(vec![])
@@ -227,6 +248,7 @@ impl Backend for Seeded {
     }
 
     fn map(&self, m: &Mem) -> Result<*mut u8> {
+        self.leak("leak_in_map");
         self.inner
             .map(m)
             .inspect_err(|_| self.leak("leak_in_refused_map"))
@@ -253,13 +275,18 @@ impl Backend for Seeded {
         if self.is("negative_priorities_are_refused") && priority < 0 {
             return fail(Code::Invalid, "priorities begin at 0");
         }
-        if self.is("graph_jumps_the_queue") {
+        self.leak("leak_in_stream");
+        if self.is("graph_jumps_the_queue") || self.is("ops_jump_the_queue") {
             *self.ahead() = Some(self.inner.stream(d, priority)?);
         }
         self.inner.stream(d, priority)
     }
 
     fn stream_query(&self, s: &Stream) -> Result<bool> {
+        self.leak("leak_in_stream_query");
+        if self.is("stream_is_always_done") {
+            return Ok(true);
+        }
         if self.is("stream_query_waits") {
             std::thread::sleep(WHILE);
         }
@@ -270,6 +297,7 @@ impl Backend for Seeded {
     }
 
     fn stream_sync(&self, s: &Stream, timeout: Option<Duration>) -> Result<()> {
+        self.leak("leak_in_stream_sync");
         match self.inner.stream_sync(s, timeout) {
             Err(e) if self.is("stream_timeout_is_ok") && e.code == Code::Timeout => Ok(()),
             Err(e) if self.is("stream_timeout_is_late") && e.code == Code::Timeout => {
@@ -291,6 +319,7 @@ impl Backend for Seeded {
     }
 
     fn record(&self, e: &Point, s: &Stream) -> Result<()> {
+        self.leak("leak_in_record");
         e.recorded.store(true, Ordering::Relaxed);
         match self.inner.record(&e.event, s) {
             Err(x) if x.code == Code::Unsupported && self.is("event_in_a_capture_is_ok") => Ok(()),
@@ -303,6 +332,7 @@ impl Backend for Seeded {
     }
 
     fn event_query(&self, e: &Point) -> Result<bool> {
+        self.leak("leak_in_event_query");
         if self.is("unrecorded_event_is_pending") && !e.recorded.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -316,6 +346,10 @@ impl Backend for Seeded {
     }
 
     fn event_sync(&self, e: &Point, timeout: Option<Duration>) -> Result<()> {
+        self.leak("leak_in_event_sync");
+        if self.is("event_sync_does_not_wait") {
+            return Ok(());
+        }
         match self.inner.event_sync(&e.event, timeout) {
             Err(x) if self.is("event_timeout_is_ok") && x.code == Code::Timeout => Ok(()),
             Err(x) if self.is("event_timeout_is_late") && x.code == Code::Timeout => {
@@ -330,6 +364,7 @@ impl Backend for Seeded {
     }
 
     fn elapsed(&self, from: &Point, to: &Point) -> Result<u64> {
+        self.leak("leak_in_elapsed");
         match self.inner.elapsed(&from.event, &to.event) {
             Err(_) if self.is("elapsed_of_a_pending_event") => Ok(0),
             Ok(ns) if self.is("elapsed_is_in_microseconds") => Ok(ns / 1000),
@@ -338,6 +373,16 @@ impl Backend for Seeded {
     }
 
     fn wait_event(&self, s: &Stream, e: &Point) -> Result<()> {
+        self.leak("leak_in_wait_event");
+        if self.is("wait_event_holds_the_host") {
+            return match self
+                .inner
+                .event_sync(&e.event, Some(Duration::from_secs(30)))
+            {
+                Err(x) if x.code != Code::Timeout => Err(x),
+                _ => Ok(()),
+            };
+        }
         if self.is("wait_event_does_nothing") {
             return Ok(());
         }
@@ -355,6 +400,7 @@ impl Backend for Seeded {
     }
 
     fn host_call(&self, s: &Stream, f: HostCall) -> Result<()> {
+        self.leak("leak_in_host_call");
         if self.is("host_call_at_once") {
             std::thread::spawn(move || f(Ok(())));
             return Ok(());
@@ -366,6 +412,10 @@ impl Backend for Seeded {
     }
 
     fn wait_value(&self, s: &Stream, word: Span<'_, Mem>, at_least: u64) -> Result<()> {
+        self.leak("leak_in_wait_value");
+        if self.is("wait_value_of_32_bits") {
+            return self.inner.wait_value(s, word, at_least & 0xFFFF_FFFF);
+        }
         if self.is("wait_value_wants_equality") {
             let at = self.inner.map(word.mem)? as usize + word.offset as usize;
             return self.inner.host_call(
@@ -383,6 +433,7 @@ impl Backend for Seeded {
     }
 
     fn write_value(&self, s: &Stream, word: Span<'_, Mem>, value: u64) -> Result<()> {
+        self.leak("leak_in_write_value");
         if self.is("write_value_at_once") {
             let at = self.inner.map(word.mem)? as usize + word.offset as usize;
             // SAFETY: the word lies in the memory, which is mapped.
@@ -404,6 +455,11 @@ impl Backend for Seeded {
         if self.is("copy_drops_the_odd_byte") && dst.bytes > 64 && dst.bytes == src.bytes {
             (dst.bytes, src.bytes) = (dst.bytes & !1, src.bytes & !1);
         }
+        if self.is("copies_end_at_1_mib") && dst.bytes == src.bytes {
+            let n = dst.bytes.min(1 << 20);
+            (dst.bytes, src.bytes) = (n, n);
+        }
+        self.leak("leak_in_copy");
         let pinned = |m| self.inner.map(m).is_ok();
         if self.is("pinned_to_pinned_is_forgotten") && pinned(dst.mem) && pinned(src.mem) {
             return Ok(());
@@ -423,6 +479,11 @@ impl Backend for Seeded {
         width: u64,
         height: u64,
     ) -> Result<()> {
+        self.leak("leak_in_copy_2d");
+        let height = match self.is("copy_2d_ends_at_1024_rows") {
+            true => height.min(1024),
+            false => height,
+        };
         let dpitch = match self.is("copy_2d_ignores_the_pitch") {
             true => width,
             false => dpitch,
@@ -436,6 +497,7 @@ impl Backend for Seeded {
     }
 
     fn copy_peer(&self, s: &Stream, dst: Span<'_, Mem>, src: Span<'_, Mem>) -> Result<()> {
+        self.leak("leak_in_copy_peer");
         if self.is("peers_get_nothing") {
             return Ok(());
         }
@@ -471,6 +533,9 @@ impl Backend for Seeded {
         if self.is("leak_in_fill") {
             std::mem::forget(std::hint::black_box(vec![1u8; 512]));
         }
+        if self.is("fills_end_at_1_mib") {
+            dst.bytes = dst.bytes.min(1 << 20);
+        }
         if self.is("fill_rounds_up") && dst.bytes > 0 {
             dst.bytes = dst
                 .bytes
@@ -492,6 +557,7 @@ impl Backend for Seeded {
     }
 
     fn peer_access(&self, from: &Device, to: &Device) -> Result<(u32, u32)> {
+        self.leak("leak_in_peer_access");
         self.inner.peer_access(from, to)
     }
 }

@@ -21,7 +21,7 @@ type Inner = <CpuOps as Ops<CpuBackend>>::Prepared;
 pub struct Wrong {
     inner: Inner,
     pub id: u32,
-    layouts: Vec<Layout>,
+    pub layouts: Vec<Layout>,
     given: Given,
     /// What changes the results, over copies of the operands.
     fix: Option<(Fix, Arc<Copies>)>,
@@ -71,7 +71,9 @@ impl Given {
             }
             op::ARG_REDUCE => g.kind = o.params::<op::DimParams>()?.kind,
             op::PHILOX => g.kind = o.params::<op::PhiloxParams>()?.kind,
-            op::UNARY | op::BINARY | op::COMPARE => g.kind = o.params::<op::KindParams>()?.kind,
+            op::UNARY | op::BINARY | op::COMPARE | op::ACTIVATION_FWD | op::ACTIVATION_BWD => {
+                g.kind = o.params::<op::KindParams>()?.kind
+            }
             _ => {}
         }
         Ok(g)
@@ -133,7 +135,7 @@ impl Ops<Seeded> for SeededOps {
     type Prepared = Wrong;
 
     fn prepare(b: &Seeded, d: &Device, o: &OpRequest<'_>) -> Result<(Wrong, Plan)> {
-        let bug = b.bug.as_str();
+        let bug = b.bug();
         let given = Given::of(o)?;
         let other = match asked(bug, o).inspect_err(|_| b.leak("leak_in_refused_prepare"))? {
             None => remembered(b, o)?,
@@ -218,7 +220,7 @@ impl Ops<Seeded> for SeededOps {
             .map(|(i, x)| x.filter(|_| there(i)).map(span))
             .collect();
         b.leak("leak_in_launch");
-        let dynamic = told(&b.bug, w, dynamic.0)?;
+        let dynamic = told(b.bug(), w, dynamic.0)?;
         for (bug, of, operand) in OVERWRITTEN {
             if let (true, Some(x)) = (b.is(bug) && of == w.id, at(operand)) {
                 b.inner().fill(s, span(x), 0, 1)?;
@@ -229,8 +231,17 @@ impl Ops<Seeded> for SeededOps {
         if let Some((x, copies)) = &w.beyond {
             return beyond(b, w, s, &given, workspace, &dynamic, *x, copies);
         }
+        if b.is("ops_jump_the_queue")
+            && let Some(other) = &*b.ahead()
+        {
+            return CpuOps::launch(b.inner(), &w.inner, other, &spans, workspace, Dyn(&dynamic));
+        }
         if w.fix.as_ref().is_none_or(|f| !f.0.instead) {
             CpuOps::launch(b.inner(), &w.inner, s, &spans, workspace, Dyn(&dynamic))?;
+        }
+        if b.is("op_launch_waits") {
+            b.inner()
+                .stream_sync(s, Some(std::time::Duration::from_secs(6)))?;
         }
         if let Some((f, copies)) = &w.fix {
             change(b, w, s, &given, *f, copies)?;
@@ -259,7 +270,7 @@ fn remembered(b: &Seeded, o: &OpRequest<'_>) -> Result<Option<Asked>> {
         op::BINARY => o.params::<op::KindParams>()?.as_bytes().to_vec(),
         _ => return Ok(None),
     };
-    let (strides, parameters) = match b.bug.as_str() {
+    let (strides, parameters) = match b.bug() {
         "cache_ignores_strides" => (false, true),
         "cache_ignores_parameters" => (true, false),
         _ => return Ok(None),

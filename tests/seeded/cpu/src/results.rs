@@ -1,15 +1,16 @@
 //! Results that are wrong: what an op gives is changed after it, or made in its place, over copies of its operands on the host.
 
 use crate::ops::{Fix, Given, Host, Run};
+use crate::specials;
 use crossweave_abi::DType;
 use crossweave_abi::op::{self, binary, compare, philox, reduce, unary};
 
-fn bf16(v: f32) -> f32 {
+pub(crate) fn bf16(v: f32) -> f32 {
     let b = v.to_bits();
     f32::from_bits((b + 0x7FFF + (b >> 16 & 1)) & 0xFFFF_0000)
 }
 
-fn wide(b: u16) -> f32 {
+pub(crate) fn wide(b: u16) -> f32 {
     f32::from_bits(u32::from(b) << 16)
 }
 
@@ -238,7 +239,7 @@ fn bins_of_16_bits(x: &[Host], _: &Given) {
 }
 
 /// Every element of dst by those of two dense operands behind it.
-fn each2<A: Copy, D: Copy>(x: &[Host], types: (DType, DType), f: impl Fn(D, A, A) -> D) {
+pub(crate) fn each2<A: Copy, D: Copy>(x: &[Host], types: (DType, DType), f: impl Fn(D, A, A) -> D) {
     if x.len() > 2
         && x[0].is(types.0)
         && x[1].is(types.1)
@@ -252,7 +253,7 @@ fn each2<A: Copy, D: Copy>(x: &[Host], types: (DType, DType), f: impl Fn(D, A, A
 }
 
 /// Every element of a dense f32 dst by that of src.
-fn each1(x: &[Host], f: impl Fn(f32, f32) -> f32) {
+pub(crate) fn each1(x: &[Host], f: impl Fn(f32, f32) -> f32) {
     if x[0].is(DType::F32) && x[1].is(DType::F32) && x[0].n() <= x[1].n() {
         for i in 0..x[0].n() {
             x[0].set(i, f(x[0].get(i), x[1].get(i)));
@@ -260,7 +261,7 @@ fn each1(x: &[Host], f: impl Fn(f32, f32) -> f32) {
     }
 }
 
-const F: (DType, DType) = (DType::F32, DType::F32);
+pub(crate) const F: (DType, DType) = (DType::F32, DType::F32);
 const I: (DType, DType) = (DType::I32, DType::I32);
 
 /// cross_entropy_fwd: loss, lse, logits, target.
@@ -556,6 +557,6 @@ pub fn fix(bug: &str, id: u32) -> Option<Fix> {
         ("dropout_keeps_what_it_drops", op::DROPOUT) => after(inverted),
         ("sums_change_from_run_to_run", op::MULTI_SUMSQ) => after(restless),
         ("duplicates_overwrite", op::EMBEDDING_BWD) => all(&[0], true, no_duplicates),
-        _ => None,
+        _ => specials::fix(bug, id),
     }
 }
