@@ -496,7 +496,7 @@ unsafe fn total(
 /// This rank's share of a large round.
 ///
 /// # Safety
-/// All ranks are between the barriers of the round, with spans checked by `plan` for equal prints.
+/// All ranks are between the barriers of the round, with spans checked for equal prints.
 unsafe fn share(rank: usize, op: &Checked, all: &[Posted]) {
     let n = all.len();
     let bytes = |count: u64| op.bytes(count);
