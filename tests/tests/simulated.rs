@@ -29,6 +29,13 @@ const ROCM: Vendor = Vendor {
     keys: &["rocm.libamdhip64", "rocm.librccl"],
 };
 
+/// The ROCm back end on libraries that forward its calls to CUDA's.
+const FORWARDED: Vendor = Vendor {
+    name: "rocm",
+    skin: "forward",
+    keys: &["rocm.libamdhip64", "rocm.libhiprtc", "rocm.librccl"],
+};
+
 const ASCEND: Vendor = Vendor {
     name: "ascend",
     skin: "acl",
@@ -46,6 +53,8 @@ struct Simulated {
     options: String,
     /// `CW_SIM`: how streams run.
     mode: &'static str,
+    /// What calls are forwarded to.
+    forward: Option<PathBuf>,
 }
 
 impl Simulated {
@@ -59,6 +68,7 @@ impl Simulated {
             program: built::plugins().join("crossweave"),
             options: Simulated::options(v, library, kernels),
             mode,
+            forward: None,
         }
     }
 
@@ -70,6 +80,7 @@ impl Simulated {
             program: built::plugins().join("crossweave"),
             options: options.join(";"),
             mode,
+            forward: None,
         }
     }
 
@@ -91,6 +102,7 @@ impl Simulated {
         c.current_dir(dir).args(args);
         c.env("CROSSWEAVE_PLUGIN_OPTIONS", &self.options);
         c.env("CW_SIM", self.mode);
+        c.envs(self.forward.iter().map(|f| ("CW_FORWARD", f)));
         c
     }
 
@@ -272,6 +284,26 @@ fn llama_trains_on_the_simulator_of_rocm() {
 fn gpt2_and_llama_train_on_the_simulator_of_ascend() {
     follow(&ASCEND, "late=5", GPT2, &[(1, &[OFFLOAD]), (2, &[ZERO3])]);
     follow(&ASCEND, "lazy", LLAMA, &[(2, &[PP2])]);
+}
+
+/// Every call of the ROCm back end as CUDA takes it: here on the simulator of CUDA, by `ci/gpu forward` on a device.
+#[test]
+fn the_rocm_back_end_works_through_calls_forwarded_to_cuda() {
+    let library = sim::library(FORWARDED.skin, "suite");
+    let mut s = Simulated::on(&FORWARDED, &library, "forwarded", "late=5");
+    s.forward = Some(sim::library(CUDA.skin, "suite"));
+    let cases = [
+        "mem.copy.*",
+        "mem.fill.patterns",
+        "order.cross_stream_event",
+        "op.binary.add.f32",
+        "coll.all_reduce.f32.sum.*",
+        "coll.send_recv.u8.*",
+        "leak.event",
+    ];
+    holds(&s, &FORWARDED, "2", &cases);
+    let runs: [Run; 2] = [(1, &["run.graphs=on"]), (2, &[ZERO3])];
+    follows(&s, GPT2, &runs.map(|(n, sets)| (format!("rocm:{n}"), sets)));
 }
 
 #[test]

@@ -198,11 +198,30 @@ impl Compiler {
     }
 }
 
+/// A kernel of every family, as a device with waves of this width has it.
+#[cfg(test)]
+pub(crate) fn one_of_each(warp: u32) -> Vec<Kernel> {
+    let facts = kernels::Facts {
+        dialect: Dialect::Hip,
+        arch: 0,
+        sms: 60,
+        warp,
+        shared: 64 << 10,
+        wgmma: false,
+    };
+    let mut of = std::collections::BTreeMap::new();
+    for l in kernels::survey(&facts).0 {
+        of.entry(l.kernel.family).or_insert(l.kernel);
+    }
+    let families = kernels::Family::ALL.iter();
+    let all = families.filter(|f| f.cuda_only().is_none()).count();
+    assert_eq!(of.len(), all, "a kernel of every family that HIP has");
+    of.into_values().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crossweave_kernels::{Facts, Family, survey};
-    use std::collections::BTreeMap;
 
     /// One kernel of each family through the compiler of Debian's HIP 5.2, which needs no device; the two architectures take turns.
     #[test]
@@ -217,24 +236,7 @@ mod tests {
         };
         let mut compiled = 0;
         for (turn, arch, warp) in [(0, "gfx90a:sramecc+:xnack-", 64), (1, "gfx1030", 32)] {
-            let facts = Facts {
-                dialect: Dialect::Hip,
-                arch: 0,
-                sms: 60,
-                warp,
-                shared: 64 << 10,
-                wgmma: false,
-            };
-            let mut of: BTreeMap<Family, Kernel> = BTreeMap::new();
-            for l in survey(&facts).0 {
-                of.entry(l.kernel.family).or_insert(l.kernel);
-            }
-            for (_, k) in of
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| i % 2 == turn)
-                .map(|(_, k)| k)
-            {
+            for k in one_of_each(warp).iter().skip(turn).step_by(2) {
                 let (source, options) = (k.source(Dialect::Hip), options(arch, warp));
                 let code = hiprtc
                     .compile(&k.entry, &source, &options)
@@ -245,12 +247,6 @@ mod tests {
                 compiled += 1;
             }
         }
-        assert_eq!(
-            compiled,
-            Family::ALL
-                .iter()
-                .filter(|f| f.cuda_only().is_none())
-                .count()
-        );
+        assert_eq!(compiled, one_of_each(64).len());
     }
 }

@@ -7,6 +7,8 @@
 
 mod error;
 #[cfg(test)]
+mod forwarded;
+#[cfg(test)]
 mod headers;
 mod hip;
 mod hiprtc;

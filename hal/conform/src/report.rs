@@ -296,11 +296,11 @@ impl Report {
             rest.insert(0, format!("{} conformant", good.join(", ")));
         }
         // Who computes in place of a device says so by its name, and a card of it is none of a device.
-        let simulated = self.env.devices.iter().any(|d| d.contains("SIMULATED"));
-        let label = if simulated {
-            "executed against simulator: "
-        } else {
-            ""
+        let named = |word: &str| self.env.devices.iter().any(|d| d.contains(word));
+        let label = match (named("SIMULATED"), named("FORWARDED")) {
+            (true, _) => "executed against simulator: ",
+            (_, true) => "calls forwarded to a device of another vendor: ",
+            _ => "",
         };
         format!("{label}{}", rest.join("; "))
     }

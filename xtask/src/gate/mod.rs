@@ -195,16 +195,19 @@ impl Gate {
                 .arg(&target),
         )?;
         let unpacked = target.join("crossweave-gpu/gpu");
-        let ran = self
-            .command(&unpacked.to_string_lossy())
-            .output()
-            .map_err(|e| format!("{}: {e}", unpacked.display()))?;
-        let said = String::from_utf8_lossy(&ran.stdout);
-        print!("{said}");
-        match ran.status.success() && said.contains("no device") {
-            true => Ok(()),
-            false => Err("the unpacked script did not end with \"no device\"".into()),
+        for args in [&[][..], &["forward"]] {
+            let ran = self
+                .command(&unpacked.to_string_lossy())
+                .args(args)
+                .output()
+                .map_err(|e| format!("{}: {e}", unpacked.display()))?;
+            let said = String::from_utf8_lossy(&ran.stdout);
+            print!("{said}");
+            if !ran.status.success() || !said.contains("no device") {
+                return Err("the unpacked script did not end with \"no device\"".into());
+            }
         }
+        Ok(())
     }
 
     /// Every test of every crate; doc tests and the lessons under `examples/` are among them.
