@@ -116,7 +116,7 @@ impl Descs {
                 (t.cublasLtMatmulPreferenceCreate)(&mut pref.1),
             )?;
             pref.set(id::PREF_WORKSPACE, &most)?;
-            pref.set(id::PREF_REDUCTIONS, &id::REDUCE_IN_COMPUTE_TYPE)?;
+            pref.set(id::PREF_REDUCTIONS, &p.reductions())?;
             for i in 0..4 {
                 let width = if i < 2 { p.widths.0 } else { p.widths.1 };
                 pref.set(id::PREF_ALIGN_A + i, &(align.unwrap_or(width) as u32))?;
