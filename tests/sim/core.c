@@ -324,6 +324,8 @@ st core_launch(stream *s, st (*fn)(void *, device *), void *data, size_t n, cons
   if (!s->capture) wrote(line);
   return push(s, (command){.kind = 'k', .run = fn, .data = data, .bytes = n, .line = s->capture ? strdup(line) : NULL});
 }
+/* A library's, which no test counts. */
+st core_compute(stream *s, st (*fn)(void *, device *), void *data, size_t n) { HERE(); return push(s, (command){.kind = 'k', .run = fn, .data = data, .bytes = n}); }
 
 /* ---- graphs: commands that were kept. A template is made by a capture, what is launched by its instantiation. */
 st core_capture_begin(stream *s) {

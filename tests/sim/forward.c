@@ -1,9 +1,9 @@
-/* HIP, HIPRTC and RCCL forwarded to the CUDA driver, NVRTC and NCCL: a test tool, with which the ROCm back end's own calls meet a device that runs beside
+/* HIP, HIPRTC, hipBLASLt and RCCL forwarded to the CUDA driver, NVRTC, cuBLASLt and NCCL: a test tool, with which the ROCm back end's own calls meet a device that runs beside
  * the host. It is not HIP, and no AMD device: devices are called `FORWARDED TO …`, their architecture is `forwarded:sm_90a` and the like, and waves have 32
  * threads. What has no counterpart answers "not supported" and names itself.
  *
  * The libraries behind it are opened when they are first asked for, under their usual names, or from the files in `CW_FORWARD` (by `:`), each of which
- * serves where it has the functions: the simulator of CUDA is one for all three. */
+ * serves where it has the functions: the simulator of CUDA is one for all of them. */
 #include "sim.h"
 #include <dlfcn.h>
 
@@ -299,6 +299,75 @@ API int hiprtcGetCodeSize(program *p, size_t *n) { return p->ptx ? RTC(nvrtcGetP
 API int hiprtcGetCode(program *p, char *out) { return p->ptx ? RTC(nvrtcGetPTX, p->of, out) : RTC(nvrtcGetCUBIN, p->of, out); }
 API int hiprtcGetProgramLogSize(program *p, size_t *n) { return RTC(nvrtcGetProgramLogSize, p->of, n); }
 API int hiprtcGetProgramLog(program *p, char *out) { return RTC(nvrtcGetProgramLog, p->of, out); }
+
+/* ---- hipBLASLt: cuBLASLt's calls with other numbers. An algorithm is kept here for good, and the caller has its address. */
+#define PRODUCTS(F) \
+  F(cublasLtCreate, ptr *) F(cublasLtDestroy, ptr) F(cublasLtMatmulDescCreate, ptr *, int, int) F(cublasLtMatmulDescDestroy, ptr) F(cublasLtMatmulDescSetAttribute, ptr, int, const void *, size_t) \
+  F(cublasLtMatrixLayoutCreate, ptr *, int, uint64_t, uint64_t, int64_t) F(cublasLtMatrixLayoutDestroy, ptr) F(cublasLtMatrixLayoutSetAttribute, ptr, int, const void *, size_t) \
+  F(cublasLtMatmulPreferenceCreate, ptr *) F(cublasLtMatmulPreferenceDestroy, ptr) F(cublasLtMatmulPreferenceSetAttribute, ptr, int, const void *, size_t) \
+  F(cublasLtMatmulAlgoGetHeuristic, ptr, ptr, ptr, ptr, ptr, ptr, ptr, int, ptr, int *) \
+  F(cublasLtMatmul, ptr, ptr, const void *, const void *, ptr, const void *, ptr, const void *, const void *, ptr, ptr, ptr, const void *, ptr, size_t, ptr)
+static struct { int there; PRODUCTS(FIELD) size_t (*cublasLtGetVersion)(void); } lt;
+static pthread_once_t lt_once = PTHREAD_ONCE_INIT;
+#define T lt
+static void open_lt(void) {
+  void *lib = library("cuBLASLt", "cublasLtCreate", (const char *const[]){"libcublasLt.so.12", "libcublasLt.so.13", "libcublasLt.so", NULL});
+  lt.there = lib != NULL;
+  PRODUCTS(FIND)
+  *(void **)&lt.cublasLtGetVersion = lib ? dlsym(lib, "cublasLtGetVersion") : NULL;
+}
+#undef T
+enum { LT_UNKNOWN = 11, LT_INVALID = 3 };
+static int lt_said(const char *f, int s) {
+  switch (s) {
+    case 0: return 0;
+    case 1: return 1;   /* NOT_INITIALIZED */
+    case 3: return 2;   /* ALLOC_FAILED */
+    case 7: return 3;   /* INVALID_VALUE */
+    case 8: return 8;   /* ARCH_MISMATCH */
+    case 11: return 4;  /* MAPPING_ERROR */
+    case 13: return 5;  /* EXECUTION_FAILED */
+    case 14: return 6;  /* INTERNAL_ERROR */
+    case 15: return 7;  /* NOT_SUPPORTED */
+    default: fprintf(stderr, "FORWARDED: %s: cuBLASLt's status %d\n", f, s); return LT_UNKNOWN;
+  }
+}
+#define LT(f, ...) ({ pthread_once(&lt_once, open_lt); int r_ = 1; if (!lt.f) lacks(#f); else if (!enter()) { r_ = lt.f(__VA_ARGS__); leave(); } lt_said(#f, r_); })
+API int hipblasLtCreate(ptr *h) { return LT(cublasLtCreate, h); }
+API int hipblasLtDestroy(ptr h) { return LT(cublasLtDestroy, h); }
+API int hipblasLtGetVersion(ptr h, int *v) { size_t of = h && lt.cublasLtGetVersion ? lt.cublasLtGetVersion() : 0; *v = (int)(of / 10000 * 100000 + of / 100 % 100 * 100 + of % 100); return of ? 0 : 1; }
+API int hipblasLtMatmulDescCreate(ptr *d, int compute, int scale) { return compute != 2 ? LT_INVALID : LT(cublasLtMatmulDescCreate, d, 68, scale); }
+API int hipblasLtMatmulDescDestroy(ptr d) { return LT(cublasLtMatmulDescDestroy, d); }
+API int hipblasLtMatmulDescSetAttribute(ptr d, int a, const void *v, size_t n) {
+  static const int as[] = {3, 4, 7, 8, 26}; /* TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, BIAS_DATA_TYPE */
+  if (a < 0 || a > 4) { fprintf(stderr, "FORWARDED: not supported: attribute %d of a product\n", a); return LT_INVALID; }
+  int op = a < 2 && n == 4 ? *(const int *)v - 111 : 0;
+  return op < 0 || op > 2 ? LT_INVALID : LT(cublasLtMatmulDescSetAttribute, d, as[a], a < 2 ? &op : v, n);
+}
+API int hipblasLtMatrixLayoutCreate(ptr *l, int type, uint64_t rows, uint64_t cols, int64_t ld) { return LT(cublasLtMatrixLayoutCreate, l, type, rows, cols, ld); }
+API int hipblasLtMatrixLayoutDestroy(ptr l) { return LT(cublasLtMatrixLayoutDestroy, l); }
+API int hipblasLtMatrixLayoutSetAttribute(ptr l, int a, const void *v, size_t n) { return a != 0 && a != 1 ? LT_INVALID : LT(cublasLtMatrixLayoutSetAttribute, l, a + 5, v, n); }
+/* cuBLASLt counts on operands at multiples of 256 bytes unless it is told otherwise, and may add partial sums in the output's type. */
+API int hipblasLtMatmulPreferenceCreate(ptr *p) {
+  int s = LT(cublasLtMatmulPreferenceCreate, p);
+  uint32_t align = 16, in_compute_type = 2;
+  for (int a = 5; !s && a <= 8; a++) s = LT(cublasLtMatmulPreferenceSetAttribute, *p, a, &align, 4);
+  return s ? s : LT(cublasLtMatmulPreferenceSetAttribute, *p, 3, &in_compute_type, 4);
+}
+API int hipblasLtMatmulPreferenceDestroy(ptr p) { return LT(cublasLtMatmulPreferenceDestroy, p); }
+API int hipblasLtMatmulPreferenceSetAttribute(ptr p, int a, const void *v, size_t n) { return a != 1 ? LT_INVALID : LT(cublasLtMatmulPreferenceSetAttribute, p, a, v, n); }
+typedef struct found_cuda { uint64_t algo[8]; size_t workspace; int state; float waves; int reserved[4]; } found_cuda;
+typedef struct found_hip { found_cuda *kept; uint64_t more; size_t most, workspace; int state; float waves; int reserved[4]; } found_hip;
+API int hipblasLtMatmulAlgoGetHeuristic(ptr h, ptr d, ptr a, ptr b, ptr c, ptr o, ptr p, int most, found_hip *out, int *n) {
+  found_cuda *f = calloc(1, sizeof *f);
+  int s = most != 1 ? LT_INVALID : LT(cublasLtMatmulAlgoGetHeuristic, h, d, a, b, c, o, p, 1, f, n);
+  if (s || *n < 1) { free(f); return s; }
+  *out = (found_hip){.kept = f, .most = f->workspace, .workspace = f->workspace, .state = lt_said("a heuristic", f->state), .waves = f->waves};
+  return 0;
+}
+API int hipblasLtMatmul(ptr h, ptr d, const void *alpha, const void *a, ptr la, const void *b, ptr lb, const void *beta, const void *c, ptr lc, ptr o, ptr lo, const found_hip *algo, ptr ws, size_t n, ptr s) {
+  return LT(cublasLtMatmul, h, d, alpha, a, la, b, lb, beta, c, lc, o, lo, algo->kept->algo, ws, n, s);
+}
 
 /* ---- RCCL: NCCL's functions under their own names, with the thread's device current. */
 typedef struct uid { char b[128]; } uid;

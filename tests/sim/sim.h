@@ -83,8 +83,10 @@ st core_access(addr a, size_t n);
 st core_unmap(addr a, size_t n);
 st core_share(int *fd, uint64_t h);
 st core_shared(uint64_t *h, int fd);
-/* On the stream's thread: what a library computes, and a kernel. `data` is the command's own, freed after it has run. */
+/* On the stream's thread: what a library does once, what it computes, and a kernel. `data` is the command's own, freed after it has run and copied
+ * into graphs. */
 void sim_enqueue(stream *s, void (*run)(void *), void *arg);
+st core_compute(stream *s, st (*run)(void *data, device *d), void *data, size_t n);
 st core_launch(stream *s, st (*run)(void *data, device *d), void *data, size_t n, const char *line);
 
 /* ---- numbers of 16 bits */

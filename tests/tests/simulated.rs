@@ -26,14 +26,19 @@ const CUDA: Vendor = Vendor {
 const ROCM: Vendor = Vendor {
     name: "rocm",
     skin: "hip",
-    keys: &["rocm.libamdhip64", "rocm.librccl"],
+    keys: &["rocm.libamdhip64", "rocm.libhipblaslt", "rocm.librccl"],
 };
 
 /// The ROCm back end on libraries that forward its calls to CUDA's.
 const FORWARDED: Vendor = Vendor {
     name: "rocm",
     skin: "forward",
-    keys: &["rocm.libamdhip64", "rocm.libhiprtc", "rocm.librccl"],
+    keys: &[
+        "rocm.libamdhip64",
+        "rocm.libhiprtc",
+        "rocm.libhipblaslt",
+        "rocm.librccl",
+    ],
 };
 
 const ASCEND: Vendor = Vendor {
@@ -286,6 +291,17 @@ fn gpt2_and_llama_train_on_the_simulator_of_ascend() {
     follow(&ASCEND, "lazy", LLAMA, &[(2, &[PP2])]);
 }
 
+/// hipBLASLt ends the process of the caller that makes its handle without a device, on the simulator too: it is not asked before there is one.
+#[test]
+fn hipblaslt_is_left_alone_where_there_is_no_device() {
+    let s = Simulated::new(&ROCM, "devices=0");
+    let o = s.command(Path::new("."), &["backends"]).output();
+    let o = o.expect("the program starts");
+    let said = String::from_utf8_lossy(&o.stdout);
+    assert!(o.status.success(), "{said}");
+    assert!(said.contains("the HIP run time sees none"), "{said}");
+}
+
 /// Every call of the ROCm back end as CUDA takes it: here on the simulator of CUDA, by `ci/gpu forward` on a device.
 #[test]
 fn the_rocm_back_end_works_through_calls_forwarded_to_cuda() {
@@ -297,6 +313,7 @@ fn the_rocm_back_end_works_through_calls_forwarded_to_cuda() {
         "mem.fill.patterns",
         "order.cross_stream_event",
         "op.binary.add.f32",
+        "op.matmul.f32*",
         "coll.all_reduce.f32.sum.*",
         "coll.send_recv.u8.*",
         "leak.event",

@@ -109,10 +109,7 @@ impl OnGpu for Cuda {
                 |e| e.message,
                 |n| format!("{}.{} ({})", n.version.0, n.version.1, n.file),
             ),
-            "cuda.cublaslt" => libs.lt().map_or_else(
-                |e| e.message,
-                |lt| format!("{} ({})", lt.version(), lt.file),
-            ),
+            "cuda.cublaslt" => d.0.lt.said(),
             "cuda.cudnn" => libs.cudnn().map_or_else(
                 |e| e.message,
                 |lib| format!("{} ({})", lib.version(), lib.file),

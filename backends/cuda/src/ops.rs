@@ -2,8 +2,8 @@
 //! kernels.
 
 use crate::cudnn::Attention;
-use crate::lt::Product;
 use crate::{Cuda, Device};
+use crossweave_gpu::lt::Product;
 use crossweave_gpu::{Frame, Lane, Mem, Own, Stream};
 use crossweave_kernels::{self as kernels, Dialect, Facts};
 use crossweave_plugin::abi::op;
@@ -64,7 +64,7 @@ impl Ops<Cuda> for CudaOps {
             return prepared(Work::Kernels(dev.load(own)?), plan.tier, 0);
         }
         if o.id == op::MATMUL
-            && let Some((product, workspace)) = Product::prepare(dev, o)?
+            && let Some((product, workspace)) = Product::prepare(&dev.lt, o)?
         {
             let spare = match product.any() {
                 true => None,

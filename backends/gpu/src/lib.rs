@@ -15,6 +15,7 @@ mod graph;
 mod held;
 mod launch;
 pub mod library;
+pub mod lt;
 mod memory;
 mod modules;
 mod nccl;

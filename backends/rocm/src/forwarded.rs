@@ -3,7 +3,7 @@
 //! and for a device (`ci/gpu forward`).
 
 use crate::hiprtc::{Hiprtc, one_of_each, options};
-use crate::{ABOUT, RCCL, hip, hiprtc};
+use crate::{ABOUT, RCCL, hip, hiprtc, lt};
 use crossweave_gpu::{Nccl, Settings};
 use crossweave_kernels::Dialect;
 use libloading::Library;
@@ -19,12 +19,13 @@ fn every_function_of_the_tables_is_forwarded() {
     let all = [
         hip::Functions::signatures(),
         hiprtc::Functions::signatures(),
+        lt::Table::signatures(),
     ]
     .concat();
     let missing: Vec<_> = all.iter().filter(|s| !there(s.name)).collect();
     let missing: Vec<_> = missing.iter().map(|s| s.name).collect();
     assert_eq!(missing, Vec::<&str>::new());
-    assert!(all.len() > 55 && !there("hipStreamSynchronizeTwice"));
+    assert!(all.len() > 70 && !there("hipStreamSynchronizeTwice"));
     let settings = Settings::new(&ABOUT).with("rocm.librccl", file.display().to_string());
     let rccl = Nccl::open(&settings, &RCCL).map_err(|e| e.message);
     let t = rccl.expect("every function that is not optional").t;

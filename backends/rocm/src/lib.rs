@@ -1,8 +1,9 @@
-//! AMD GPUs through the HIP run time, with HIPRTC for kernels and RCCL for collectives where they are installed.
+//! AMD GPUs through the HIP run time, with HIPRTC for kernels, hipBLASLt for products and RCCL for collectives where they are installed.
 //! Nothing of ROCm is needed to build it: every library is opened at run time, and a missing one is an error that names it and where it was
 //! searched. What a GPU of any vendor has is `crossweave_gpu`'s; here is what is HIP's own.
 //!
-//! Configuration, all optional: `rocm.library_path` (folders, by `:`), `rocm.libamdhip64`, `rocm.libhiprtc`, `rocm.librccl` (files),
+//! Configuration, all optional: `rocm.library_path` (folders, by `:`), `rocm.libamdhip64`, `rocm.libhiprtc`, `rocm.libhipblaslt`,
+//! `rocm.librccl` (files), `rocm.hipblaslt` (`off`: products by this back end's own kernels),
 //! `rocm.cache_dir` or `cache_dir` (where compiled kernels are kept). See `README.md`, which also says what has run and what has not.
 
 mod error;
@@ -12,10 +13,12 @@ mod forwarded;
 mod headers;
 mod hip;
 mod hiprtc;
+mod lt;
 mod ops;
 
 use crossweave_gpu::library::Wanted;
-use crossweave_gpu::{About, Dev, Gpu, Nccl, OnGpu};
+use crossweave_gpu::lt::{Library, OnDevice as Products};
+use crossweave_gpu::{About, Dev, Gpu, Nccl, OnGpu, Shared};
 pub use crossweave_gpu::{
     Comm, Event, GpuCollectives as RocmCollectives, GpuGraphs as RocmGraphs, Graph, Mem, Settings,
     Stream, native,
@@ -32,6 +35,8 @@ pub static ABOUT: About = About {
         "rocm.library_path",
         "rocm.libamdhip64",
         "rocm.libhiprtc",
+        "rocm.libhipblaslt",
+        "rocm.hipblaslt",
         "rocm.librccl",
         "rocm.cache_dir",
         "cache_dir",
@@ -57,12 +62,16 @@ crossweave_plugin::declare_backend!(
 pub struct Rocm {
     gpu: Gpu,
     compiler: Arc<Compiler>,
+    products: Arc<Library>,
+    devices: Shared<Products>,
 }
 
 /// An open device.
 pub struct Device {
     pub(crate) dev: Arc<Dev>,
     pub(crate) compiler: Arc<Compiler>,
+    /// What hipBLASLt keeps for it, the same for all who opened it.
+    pub(crate) products: Arc<Products>,
 }
 
 impl Rocm {
@@ -70,6 +79,8 @@ impl Rocm {
     pub fn with(host: Host, settings: Settings) -> Rocm {
         Rocm {
             compiler: Arc::new(Compiler::new(host, &settings)),
+            products: Arc::new(Library::new(host, &settings, "hipblaslt", lt::open)),
+            devices: Shared::default(),
             gpu: Gpu::new(host, settings, hip::start, |s| Nccl::open(s, &RCCL)),
         }
     }
@@ -85,18 +96,21 @@ impl OnGpu for Rocm {
     }
 
     fn opened(&self, dev: Arc<Dev>) -> Result<Device> {
+        let made = || Ok(Products::new(&dev, &self.products));
         Ok(Device {
+            products: self.devices.get(dev.index, made)?,
             dev,
             compiler: self.compiler.clone(),
         })
     }
 
-    fn attribute(&self, _: &Device, key: &str) -> Option<String> {
+    fn attribute(&self, d: &Device, key: &str) -> Option<String> {
         Some(match key {
             "rocm.hiprtc" => self.compiler.hiprtc().map_or_else(
                 |e| e.message,
                 |c| format!("{}.{} ({})", c.version.0, c.version.1, c.file),
             ),
+            "rocm.hipblaslt" => d.products.said(),
             "rocm.rccl" => self.gpu.collectives(),
             // Any plugin's: what stands behind ops that more than one kernel of the best tier can do.
             "kernels.chosen" => "attention: own kernels (portable)".into(),

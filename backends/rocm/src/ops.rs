@@ -1,8 +1,10 @@
-//! Compute: every op by our own kernels.
+//! Compute: matrix products by hipBLASLt where it takes the layout, everything else (and what it does not take) by our own kernels.
 
 use crate::{Device, Rocm};
+use crossweave_gpu::lt::Product;
 use crossweave_gpu::{Frame, Lane, Mem, Own, Stream, Work};
 use crossweave_kernels::{self as kernels, Dialect, Facts};
+use crossweave_plugin::abi::op;
 use crossweave_plugin::{Code, Dyn, OpRequest, Ops, Plan, Result, Span, fail};
 use std::sync::Arc;
 
@@ -14,7 +16,13 @@ pub struct Prepared(Arc<Op>);
 
 struct Op {
     frame: Frame,
-    own: Own,
+    by: By,
+}
+
+enum By {
+    Kernels(Own),
+    /// A product, and our own kernels for addresses that the library does not take.
+    Product(Box<Product>, Option<Box<Own>>),
 }
 
 impl Ops<Rocm> for RocmOps {
@@ -42,10 +50,25 @@ impl Ops<Rocm> for RocmOps {
             wgmma: false,
         };
         let own = kernels::prepare(o, &facts)?;
-        let (operands, plan) = (own.operands.clone(), own.plan);
-        let own = d.compiler.load(dev, own)?;
+        let (operands, mut plan) = (own.operands.clone(), own.plan);
+        let product = match o.id == op::MATMUL && !own.launches.is_empty() {
+            true => Product::prepare(&d.products, o)?,
+            false => None,
+        };
+        let by = match product {
+            None => By::Kernels(d.compiler.load(dev, own)?),
+            Some((product, bytes)) => {
+                plan.tier = 2;
+                plan.workspace_bytes = plan.workspace_bytes.max(bytes);
+                let spare = match product.any() {
+                    true => None,
+                    false => Some(Box::new(d.compiler.load(dev, own)?)),
+                };
+                By::Product(Box::new(product), spare)
+            }
+        };
         let frame = Frame::new(dev, operands, plan.workspace_bytes);
-        Ok((Prepared(Arc::new(Op { frame, own })), plan))
+        Ok((Prepared(Arc::new(Op { frame, by })), plan))
     }
 
     fn launch(
@@ -72,6 +95,13 @@ impl Work for Op {
         scratch: u64,
         dynamic: Dyn<'_>,
     ) -> Result<()> {
-        self.own.enqueue(s, addresses, scratch, dynamic)
+        match &self.by {
+            By::Product(product, None) => product.launch(s, addresses, scratch),
+            By::Product(product, Some(_)) if product.takes(addresses) => {
+                product.launch(s, addresses, scratch)
+            }
+            By::Product(_, Some(own)) => own.enqueue(s, addresses, scratch, dynamic),
+            By::Kernels(own) => own.enqueue(s, addresses, scratch, dynamic),
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! nothing left behind. It is not HIP, and nothing it shows says anything of a GPU.
 
 use crossweave_backend_rocm::{ABOUT, Device, Mem, Rocm, RocmOps, Settings, Stream};
-use crossweave_plugin::abi::op::{self, NoParams};
+use crossweave_plugin::abi::op::{self, MatmulParams, NoParams};
 use crossweave_plugin::abi::{self, Layout};
 use crossweave_plugin::{Backend, Code, DType, Dyn, Host, MemKind, OpRequest, Ops, Span};
 use libloading::Library;
@@ -22,6 +22,7 @@ impl Simulated {
         let name = file.display().to_string();
         let settings = Settings::new(&ABOUT)
             .with("rocm.libamdhip64", name.clone())
+            .with("rocm.libhipblaslt", name.clone())
             .with("rocm.librccl", name);
         Simulated {
             // HIPRTC is found within the run time, as in HIP 5.
@@ -75,6 +76,7 @@ fn the_back_end_on_the_simulator() {
     copies_and_fills(&t);
     host_calls_and_events(&t);
     kernels_compute(&t);
+    products(&t);
     let end = Instant::now() + Duration::from_secs(30);
     while t.ask("sim_live", 's' as i32, 0) > 0 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
@@ -83,6 +85,7 @@ fn the_back_end_on_the_simulator() {
         let left = t.ask("sim_live", kind as i32, 0);
         assert_eq!(left, 0, "things of kind {kind:?} are left");
     }
+    assert_eq!(t.ask("sim_lt_live", 0, 0), 0, "of hipBLASLt");
     a_lost_device_says_so_to_every_call(&t);
 }
 
@@ -217,6 +220,41 @@ fn kernels_compute(t: &Simulated) {
         let (x, got) = (i as f64 * 3.5, f32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
         let want = x * x / (1.0 + (-x).exp());
         assert!((f64::from(got) - want).abs() <= 1e-6 * want, "{got} at {i}");
+    }
+}
+
+/// By the library, and by our own kernel where an address is none that it takes.
+fn products(t: &Simulated) {
+    let d = t.b.open(0).unwrap();
+    let s = t.b.stream(&d, 0).unwrap();
+    let said = t.b.attr(&d, "rocm.hipblaslt").unwrap();
+    assert!(said.starts_with(b"1.1.0 ("), "{said:?}");
+    let l = [[2u64, 3], [2, 4], [4, 3]].map(|shape| Layout::contiguous(DType::F32, &shape));
+    let params = MatmulParams::default();
+    let o = OpRequest::new(op::MATMUL, &l, params.as_bytes(), abi::MATH_DETERMINISTIC);
+    let (product, plan) = RocmOps::prepare(&t.b, &d, &o).unwrap();
+    assert_eq!((plan.tier, plan.workspace_bytes), (2, 4096));
+    let m = t.memory(&d, MemKind::HostPinned, 1024);
+    let scratch = t.memory(&d, MemKind::Device, 4096);
+    for shift in [0usize, 4] {
+        let words = t.bytes(&m, 1024);
+        for i in 0..12 {
+            let at = |k: usize| 256 * k + shift + 4 * i;
+            words[at(1)..][..4].copy_from_slice(&(i as f32).to_ne_bytes());
+            words[at(2)..][..4].copy_from_slice(&(i as f32 - 3.0).to_ne_bytes());
+        }
+        let at = |k: usize, n: u64| Some(span(&m, (256 * k + shift) as u64, 4 * n));
+        let operands = [at(0, 6), at(1, 8), at(2, 12)];
+        let workspace = Some(span(&scratch, 0, 4096));
+        RocmOps::launch(&t.b, &product, &s, &operands, workspace, Dyn(&[])).unwrap();
+        t.wait(&s);
+        for (i, w) in t.bytes(&m, 1024)[shift..][..24].chunks_exact(4).enumerate() {
+            let (row, col) = (i / 3, i % 3);
+            let term = |k: usize| (4 * row + k) as f32 * ((3 * k + col) as f32 - 3.0);
+            let want: f32 = (0..4).map(term).sum();
+            let got = f32::from_ne_bytes([w[0], w[1], w[2], w[3]]);
+            assert_eq!(got, want, "at {i}, {shift} bytes on");
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 //! Two algorithms are kept. The fast ones need operands at multiples of 16 bytes, which only the launch knows: a slice of a flat buffer may start
 //! anywhere. Choices are kept for the device by problem, so that a shape is asked for once.
 
-use super::{Found, Lt, Problem, id};
-use crate::device::Dev;
-use crossweave_gpu::{Handle, Lane, lock};
+use super::{EPILOGUE_BIAS, Lt, OnDevice, Problem, R_32F, Set};
+use crate::lock;
+use crate::runtime::Handle;
+use crate::stream::Lane;
 use crossweave_plugin::{Code, OpRequest, Result, fail};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
@@ -14,6 +15,9 @@ use std::sync::{Arc, Mutex};
 const ALIGNED: u64 = 16;
 /// Most scratch an algorithm may ask for: what the library's authors recommend for Hopper and newer, and for older devices.
 const WORKSPACE: [u64; 2] = [32 << 20, 8 << 20];
+
+/// An algorithm as the library describes it, as many words as it has of those, and behind them the bytes of scratch, whether it can be used, and more.
+pub(crate) type Found = [u64; 16];
 
 /// Algorithms for a problem.
 #[derive(Clone, Copy)]
@@ -33,10 +37,10 @@ struct Descs {
 }
 
 /// A prepared product.
-pub(crate) struct Product {
+pub struct Product {
     descs: Descs,
-    /// Its library's handle is destroyed with the device.
-    _dev: Arc<Dev>,
+    /// Holds the library's handle.
+    _on: Arc<OnDevice>,
     handle: Handle,
     choice: Choice,
     /// The bias's address is part of the descriptor, not of the launch: the one it has, held until the launch has read it.
@@ -54,45 +58,43 @@ impl Descs {
             second: Handle::NULL,
             out: Handle::NULL,
         };
-        let t = &lt.t;
+        let (f, n) = (&lt.f, lt.n);
         // SAFETY: out pointers live for the calls. What was made is destroyed with `d`, also when a later step fails.
         unsafe {
-            let s = (t.cublasLtMatmulDescCreate)(&mut d.product, p.compute, id::R_32F);
-            lt.check("cublasLtMatmulDescCreate", s)?;
+            let compute = n.compute[usize::from(p.tf32)];
+            let s = (f.desc_create)(&mut d.product, compute, R_32F);
+            lt.check("MatmulDescCreate", s)?;
             for (at, m, kind) in [
                 (&mut d.first, &p.first, p.input),
                 (&mut d.second, &p.second, p.input),
                 (&mut d.out, &p.out, p.output),
             ] {
-                let s = (t.cublasLtMatrixLayoutCreate)(at, kind, m.rows, m.cols, m.ld);
-                lt.check("cublasLtMatrixLayoutCreate", s)?;
+                let s = (f.layout_create)(at, kind, m.rows, m.cols, m.ld);
+                lt.check("MatrixLayoutCreate", s)?;
                 if p.batch > 1 {
-                    layout(lt, *at, id::LAYOUT_BATCH_COUNT, &p.batch)?;
-                    layout(lt, *at, id::LAYOUT_BATCH_STRIDE, &m.step)?;
+                    layout(lt, *at, n.batch[0], &p.batch)?;
+                    layout(lt, *at, n.batch[1], &m.step)?;
                 }
             }
         }
-        for (which, m) in [(id::DESC_TRANSA, &p.first), (id::DESC_TRANSB, &p.second)] {
+        for (which, m) in [(n.trans[0], &p.first), (n.trans[1], &p.second)] {
             if m.transposed {
-                d.set(which, &(id::OP_T as i32))?;
+                d.set(which, &n.op_t)?;
             }
         }
         if let Some(kind) = p.bias {
-            d.set(id::DESC_EPILOGUE, &id::EPILOGUE_BIAS)?;
+            d.set(n.epilogue, &EPILOGUE_BIAS)?;
             if kind != p.output {
-                d.set(id::DESC_BIAS_TYPE, &(kind as i32))?;
+                d.set(n.bias[1], &(kind as i32))?;
             }
         }
         Ok(d)
     }
 
     fn set<T>(&self, which: u32, value: &T) -> Result<()> {
-        let p = std::ptr::from_ref(value).cast();
         // SAFETY: the callers give each attribute the type it has.
-        let s = unsafe {
-            (self.lt.t.cublasLtMatmulDescSetAttribute)(self.product, which, p, size_of::<T>())
-        };
-        self.lt.check("cublasLtMatmulDescSetAttribute", s)
+        let s = unsafe { set(self.lt.f.desc_set, self.product, which, value) };
+        self.lt.check("MatmulDescSetAttribute", s)
     }
 
     /// The library's first choice for operands aligned to `align` bytes, or `None`.
@@ -103,33 +105,27 @@ impl Descs {
         most: u64,
         align: Option<u64>,
     ) -> Result<Option<Found>> {
-        let (lt, t) = (&self.lt, &self.lt.t);
+        let (lt, n) = (&self.lt, self.lt.n);
         if p.bias.is_some() {
             // A place of that alignment, so that the choice does not count on more; the launch sets the real one.
-            self.set(id::DESC_BIAS_POINTER, &align.unwrap_or(p.widths.1))?;
+            self.set(n.bias[0], &align.unwrap_or(p.widths.1))?;
         }
         let mut pref = Pref(lt, Handle::NULL);
         // SAFETY: out pointers live for the calls; attributes have their types.
         unsafe {
-            lt.check(
-                "cublasLtMatmulPreferenceCreate",
-                (t.cublasLtMatmulPreferenceCreate)(&mut pref.1),
-            )?;
-            pref.set(id::PREF_WORKSPACE, &most)?;
-            pref.set(id::PREF_REDUCTIONS, &p.reductions())?;
+            lt.check("MatmulPreferenceCreate", (lt.f.pref_create)(&mut pref.1))?;
+            pref.set(n.pref_workspace, &most)?;
+            if let Some((which, in_compute_type)) = n.pref_reductions {
+                pref.set(which, &in_compute_type)?;
+            }
             for i in 0..4 {
                 let width = if i < 2 { p.widths.0 } else { p.widths.1 };
-                pref.set(id::PREF_ALIGN_A + i, &(align.unwrap_or(width) as u32))?;
+                if let Some(first) = n.pref_align {
+                    pref.set(first + i, &(align.unwrap_or(width) as u32))?;
+                }
             }
-            let mut found = Found {
-                algo: [0; 8],
-                workspace: 0,
-                state: 0,
-                waves: 0.0,
-                reserved: [0; 4],
-            };
-            let mut n = 0;
-            let s = (t.cublasLtMatmulAlgoGetHeuristic)(
+            let (mut found, mut count): (Found, i32) = ([0; 16], 0);
+            let s = (lt.f.heuristic)(
                 handle,
                 self.product,
                 self.first,
@@ -138,14 +134,13 @@ impl Descs {
                 self.out,
                 pref.1,
                 1,
-                &mut found,
-                &mut n,
+                found.as_mut_ptr().cast(),
+                &mut count,
             );
-            // NOT_SUPPORTED, INVALID_VALUE: it has nothing for this problem.
-            if matches!(s, 7 | 15) || (s == 0 && (n < 1 || found.state != 0)) {
+            if n.nothing.contains(&s) || (s == 0 && (count < 1 || found[n.algo + 1] as i32 != 0)) {
                 return Ok(None);
             }
-            lt.check("cublasLtMatmulAlgoGetHeuristic", s)?;
+            lt.check("MatmulAlgoGetHeuristic", s)?;
             Ok(Some(found))
         }
     }
@@ -153,11 +148,17 @@ impl Descs {
 
 /// # Safety
 /// The attribute has the type of `value`.
-unsafe fn layout<T>(lt: &Lt, at: Handle, which: u32, value: &T) -> Result<()> {
-    let p = std::ptr::from_ref(value).cast();
+unsafe fn set<T>(by: Set, at: Handle, which: u32, value: &T) -> i32 {
     // SAFETY: promised by the caller.
-    let s = unsafe { (lt.t.cublasLtMatrixLayoutSetAttribute)(at, which, p, size_of::<T>()) };
-    lt.check("cublasLtMatrixLayoutSetAttribute", s)
+    unsafe { by(at, which, std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// # Safety
+/// The attribute has the type of `value`.
+unsafe fn layout<T>(lt: &Lt, at: Handle, which: u32, value: &T) -> Result<()> {
+    // SAFETY: promised by the caller.
+    let s = unsafe { set(lt.f.layout_set, at, which, value) };
+    lt.check("MatrixLayoutSetAttribute", s)
 }
 
 struct Pref<'a>(&'a Lt, Handle);
@@ -165,35 +166,32 @@ impl Pref<'_> {
     /// # Safety
     /// The attribute has the type of `value`.
     unsafe fn set<T>(&self, which: u32, value: &T) -> Result<()> {
-        let p = std::ptr::from_ref(value).cast();
         // SAFETY: promised by the caller.
-        let s = unsafe {
-            (self.0.t.cublasLtMatmulPreferenceSetAttribute)(self.1, which, p, size_of::<T>())
-        };
-        self.0.check("cublasLtMatmulPreferenceSetAttribute", s)
+        let s = unsafe { set(self.0.f.pref_set, self.1, which, value) };
+        self.0.check("MatmulPreferenceSetAttribute", s)
     }
 }
 impl Drop for Pref<'_> {
     fn drop(&mut self) {
         if self.1 != Handle::NULL {
             // SAFETY: made by us, destroyed once.
-            unsafe { (self.0.t.cublasLtMatmulPreferenceDestroy)(self.1) };
+            unsafe { (self.0.f.pref_destroy)(self.1) };
         }
     }
 }
 
 impl Drop for Descs {
     fn drop(&mut self) {
-        let t = &self.lt.t;
+        let f = &self.lt.f;
         // SAFETY: made by us, destroyed once; launches already queued do not read them.
         unsafe {
             for m in [self.first, self.second, self.out] {
                 if m != Handle::NULL {
-                    (t.cublasLtMatrixLayoutDestroy)(m);
+                    (f.layout_destroy)(m);
                 }
             }
             if self.product != Handle::NULL {
-                (t.cublasLtMatmulDescDestroy)(self.product);
+                (f.desc_destroy)(self.product);
             }
         }
     }
@@ -201,42 +199,47 @@ impl Drop for Descs {
 
 impl Product {
     /// The product with its workspace, or `None` where the library is not there or does not take the layout.
-    pub(crate) fn prepare(dev: &Arc<Dev>, o: &OpRequest<'_>) -> Result<Option<(Product, u64)>> {
+    ///
+    /// # Errors
+    /// What the library says.
+    pub fn prepare(on: &Arc<OnDevice>, o: &OpRequest<'_>) -> Result<Option<(Product, u64)>> {
         let Some(p) = Problem::of(o)? else {
             return Ok(None);
         };
-        let Some((lt, handle)) = dev.lt()? else {
+        let Some((lt, handle)) = on.lt()? else {
             return Ok(None);
         };
-        let _in = dev.enter()?;
+        let _in = on.dev.enter()?;
         let descs = Descs::new(&lt, &p)?;
-        let known = lock(&dev.choices).get(&p).copied();
+        let known = lock(&on.choices).get(&p).copied();
         let choice = match known {
             Some(c) => c,
             None => {
-                let most = WORKSPACE[usize::from(dev.facts.major < 9)];
+                let most = WORKSPACE[usize::from(on.dev.facts.major < 9)];
                 let aligned = descs.ask(handle, &p, most, Some(ALIGNED))?;
                 let c = match aligned {
                     None => None,
                     Some(aligned) => Some(Choice {
                         aligned,
-                        any: descs.ask(handle, &p, most, None)?,
+                        // Which algorithms take operands at any address, not every library says.
+                        any: match lt.n.pref_align {
+                            Some(_) => descs.ask(handle, &p, most, None)?,
+                            None => None,
+                        },
                     }),
                 };
-                lock(&dev.choices).insert(p, c);
+                lock(&on.choices).insert(p, c);
                 c
             }
         };
         let Some(choice) = choice else {
             return Ok(None);
         };
-        let workspace = choice
-            .aligned
-            .workspace
-            .max(choice.any.map_or(0, |a| a.workspace)) as u64;
+        let scratch = |f: Found| f[lt.n.algo];
+        let workspace = scratch(choice.aligned).max(choice.any.map_or(0, scratch));
         let product = Product {
             descs,
-            _dev: dev.clone(),
+            _on: on.clone(),
             handle,
             choice,
             bias: p.bias.map(|_| Mutex::new(0)),
@@ -247,17 +250,20 @@ impl Product {
     }
 
     /// Does it take operands at any address?
-    pub(crate) fn any(&self) -> bool {
+    pub fn any(&self) -> bool {
         self.choice.any.is_some()
     }
 
     /// Does it take these? Addresses in the op's order.
-    pub(crate) fn takes(&self, addresses: &[u64]) -> bool {
+    pub fn takes(&self, addresses: &[u64]) -> bool {
         self.any() || aligned(addresses)
     }
 
     /// Addresses in the op's order: C, A, B, bias.
-    pub(crate) fn launch(&self, s: &Lane<'_>, addresses: &[u64], scratch: u64) -> Result<()> {
+    ///
+    /// # Errors
+    /// What the library says.
+    pub fn launch(&self, s: &Lane<'_>, addresses: &[u64], scratch: u64) -> Result<()> {
         let (lt, d) = (&self.descs.lt, &self.descs);
         let of = |i: usize| addresses.get(i).copied().unwrap_or(0);
         let algo = match (aligned(addresses), &self.choice.any) {
@@ -276,7 +282,7 @@ impl Product {
                 let mut now = lock(held);
                 if *now != of(3) {
                     *now = 0;
-                    d.set(id::DESC_BIAS_POINTER, &of(3))?;
+                    d.set(lt.n.bias[0], &of(3))?;
                     *now = of(3);
                 }
                 Some(now)
@@ -286,7 +292,7 @@ impl Product {
         let pointer = |a: u64| a as usize as *const c_void;
         // SAFETY: operands and workspace live until the stream has passed the launch; alpha and beta are read before the call returns.
         let status = unsafe {
-            (lt.t.cublasLtMatmul)(
+            (lt.f.matmul)(
                 self.handle,
                 d.product,
                 (&raw const self.alpha).cast(),
@@ -299,13 +305,13 @@ impl Product {
                 d.out,
                 pointer(of(0)).cast_mut(),
                 d.out,
-                &algo.algo,
+                algo.as_ptr().cast(),
                 pointer(scratch).cast_mut(),
-                algo.workspace,
+                algo[lt.n.algo] as usize,
                 s.raw(),
             )
         };
-        lt.check("cublasLtMatmul", status)
+        lt.check("Matmul", status)
     }
 }
 

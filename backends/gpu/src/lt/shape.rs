@@ -1,7 +1,7 @@
 //! From row-major layouts to the library's column-major ones. Memory that is row-major `M x N` is column-major `N x M`, so `C = A B` is asked for
 //! as `C' = B' A'`: the library's first matrix is our `B`, its `m` our `N`, and nothing is moved.
 
-use super::id;
+use super::{R_16BF, R_16F, R_32F};
 use crossweave_plugin::abi::Layout;
 use crossweave_plugin::abi::op::{FLAG_ACCUM, MatmulParams};
 use crossweave_plugin::{DType, OpRequest, Result, abi};
@@ -24,12 +24,13 @@ pub(crate) struct Problem {
     pub second: Matrix,
     pub out: Matrix,
     pub batch: i32,
-    /// `CUDA_R_*` of A and B, and of C.
+    /// The library's type of A and B, and of C.
     pub input: u32,
     pub output: u32,
     /// Bytes of their elements.
     pub widths: (u64, u64),
-    pub compute: u32,
+    /// Products of f32 may round to TF32.
+    pub tf32: bool,
     pub bias: Option<u32>,
     pub accumulate: bool,
     /// Bits of an f32.
@@ -38,9 +39,9 @@ pub(crate) struct Problem {
 
 fn kind(d: DType) -> Option<u32> {
     match d {
-        DType::F32 => Some(id::R_32F),
-        DType::F16 => Some(id::R_16F),
-        DType::Bf16 => Some(id::R_16BF),
+        DType::F32 => Some(R_32F),
+        DType::F16 => Some(R_16F),
+        DType::Bf16 => Some(R_16BF),
         _ => None,
     }
 }
@@ -84,15 +85,6 @@ fn read(l: &Layout) -> Option<[i64; 5]> {
 }
 
 impl Problem {
-    /// The ways in which partial sums of a split K may be added. With a bias and 16 bits, none: the library rounds the sum before it adds
-    /// the bias, so that the result is rounded twice (seen on an H100: exactly 269 came out as 270).
-    pub(crate) fn reductions(&self) -> u32 {
-        match self.bias.is_some() && self.widths.1 < 4 {
-            true => 0,
-            false => id::REDUCE_IN_COMPUTE_TYPE,
-        }
-    }
-
     /// The product of an op that has been checked, or `None` where the library cannot be asked for it.
     pub(crate) fn of(o: &OpRequest<'_>) -> Result<Option<Problem>> {
         let p: MatmulParams = o.params()?;
@@ -125,11 +117,6 @@ impl Problem {
             Some(l) if l.rank == 1 && (l.stride[0] == 1 || n == 1) => Some(kind(o.dtype(3)?)?),
             Some(_) => return None,
         };
-        let accumulate = p.flags & FLAG_ACCUM != 0;
-        // As in `reductions`; with C added too it has been seen where K is 1,028.
-        if accumulate && bias.is_some() && output != DType::F32 {
-            return None;
-        }
         let tf32 = o.math_flags & abi::MATH_TF32 != 0 && input == DType::F32;
         Some(Problem {
             first: matrix(k, n, b[2], b[3], b[4])?,
@@ -139,13 +126,9 @@ impl Problem {
             input: kind(input)?,
             output: kind(output)?,
             widths: (input.bits() / 8, output.bits() / 8),
-            compute: if tf32 {
-                id::COMPUTE_32F_FAST_TF32
-            } else {
-                id::COMPUTE_32F
-            },
+            tf32,
             bias,
-            accumulate,
+            accumulate: p.flags & FLAG_ACCUM != 0,
             alpha: if p.alpha == 0.0 { 1f32 } else { p.alpha as f32 }.to_bits(),
         })
     }
@@ -312,7 +295,7 @@ mod tests {
         assert_eq!(with(0, layout(f, &[4, 6], &[12, 2])), None);
         assert_eq!(
             with(2, layout(DType::F64, &[5, 6], &[6, 1])).map(|p| p.input),
-            Some(id::R_16BF)
+            Some(R_16BF)
         );
         let none = [
             layout(f, &[4, 6], &[6, 1]),
@@ -334,15 +317,12 @@ mod tests {
         ];
         let p = problem(&l, &MatmulParams::default()).unwrap();
         assert_eq!(
-            (p.bias, p.compute, p.accumulate, f32::from_bits(p.alpha)),
-            (Some(id::R_32F), id::COMPUTE_32F, false, 1.0)
+            (p.bias, p.tf32, p.accumulate, f32::from_bits(p.alpha)),
+            (Some(R_32F), false, false, 1.0)
         );
         let params = MatmulParams::default();
         let o = OpRequest::new(abi::op::MATMUL, &l, params.as_bytes(), abi::MATH_TF32);
-        assert_eq!(
-            Problem::of(&o).unwrap().unwrap().compute,
-            id::COMPUTE_32F_FAST_TF32
-        );
+        assert!(Problem::of(&o).unwrap().unwrap().tf32);
         let mut strided = l;
         strided[3] = layout(f, &[6], &[2]);
         assert_eq!(problem(&strided, &params), None);
@@ -354,6 +334,6 @@ mod tests {
             layout(h, &[5, 6], &[6, 1]),
         ];
         let o = OpRequest::new(abi::op::MATMUL, &half, params.as_bytes(), abi::MATH_TF32);
-        assert_eq!(Problem::of(&o).unwrap().unwrap().compute, id::COMPUTE_32F);
+        assert!(!Problem::of(&o).unwrap().unwrap().tf32);
     }
 }
