@@ -57,7 +57,7 @@ const WORDS: &[(&str, &str)] = &[
     ("warmup_ratio", "scheduler.params.warmup_num_steps"),
     ("warmup_iters", "scheduler.params.warmup_num_steps"),
     ("lr_warmup_iters", "scheduler.params.warmup_num_steps"),
-    ("min_lr", "scheduler.params"),
+    ("min_lr", "scheduler.params.cos_min_ratio"),
     ("lr_scheduler", "scheduler"),
     ("lr_decay_style", "scheduler.type"),
     ("scheduler_type", "scheduler.type"),
@@ -374,5 +374,22 @@ mod tests {
                 .unwrap()
                 .contains("model.num_hidden_layers")
         );
+    }
+
+    #[test]
+    fn each_word_leads_to_a_key_that_exists_and_its_error_names_it() {
+        let within = WITHIN.iter().map(|(_, word, path)| (*word, *path));
+        for (word, path) in WORDS.iter().copied().chain(within) {
+            let reported = crate::explain_key(path, None, 100);
+            assert!(reported.is_ok(), "{word} leads to {path}: {reported:?}");
+        }
+        for (word, path) in WORDS {
+            let text = format!("{{\"{word}\": 7}}").into_bytes();
+            let said = match crate::Config::load("c.json", text, &[]) {
+                Ok(c) => format!("{:?}", c.warnings()),
+                Err(e) => e.to_string(),
+            };
+            assert!(said.contains(path), "{word} means {path}: {said}");
+        }
     }
 }

@@ -135,7 +135,7 @@ fn job(ranks: u32, stage: u32, optim: &ParamGroups, compute: DType) -> RankSpec 
 #[test]
 fn stages_have_the_same_bits_and_the_loss_falls() {
     let w = world();
-    for (name, optim, near) in all() {
+    for (k, (name, optim, near)) in all().into_iter().enumerate() {
         let alone = train(&w, &model(), &job(1, 0, &optim, DType::F32), 8);
         let losses: Vec<f64> = alone.metrics.iter().map(|m| m.loss).collect();
         assert!(losses[7] < losses[0] - 0.02, "{name}: {losses:?}");
@@ -146,7 +146,8 @@ fn stages_have_the_same_bits_and_the_loss_falls() {
                 (last - losses[7]).abs() < near * losses[7],
                 "{name} on {ranks}: {last} {losses:?}"
             );
-            for stage in 1..=3 {
+            // Stage 3 on all numbers of ranks, 1 and 2 in turns.
+            for stage in (1..=3).filter(|&s| s == 3 || turn(s as usize + ranks as usize + k)) {
                 let got = train(&w, &model(), &job(ranks, stage, &optim, DType::F32), 8);
                 assert!(
                     got.bits() == zero.bits(),

@@ -244,9 +244,10 @@ typedef struct cw_device_api {
   cw_status (*stream_wait_event)(cw_stream stream, cw_event event, cw_error *err);
   /* (opt) fn once, in stream order, also after a failure (with its status); it must not call the plugin. kit: order */
   cw_status (*stream_host_call)(cw_stream stream, void (*fn)(void *arg, cw_status status), void *arg, cw_error *err);
-  /* (opt) Later work waits until the 64-bit word is at least that. kit: order */
+  /* (opt) Later work waits until the 64-bit word is at least that. A device that compares in a circle refuses 2^63 and more as
+   * UNSUPPORTED. kit: order */
   cw_status (*stream_wait_value)(cw_stream stream, cw_span word, uint64_t at_least, cw_error *err);
-  /* (opt) Writes the 64-bit word, visible to waiting streams. kit: order */
+  /* (opt) Writes the 64-bit word, visible to waiting streams; refuses what stream_wait_value refuses. kit: order */
   cw_status (*stream_write_value)(cw_stream stream, cw_span word, uint64_t value, cw_error *err);
   /* Equal lengths, any two kinds of one device, in stream order, never synchronous. kit: mem, order */
   cw_status (*copy)(cw_stream stream, cw_span dst, cw_span src, cw_error *err);

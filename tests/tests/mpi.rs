@@ -685,9 +685,14 @@ fn as_in_process(family: &str, want: &[Vec<String>], out: &Path) {
 #[test]
 fn every_collective_has_the_bits_of_the_in_process_ones() {
     let families = families();
-    for n in [2, 3, 4, 8] {
+    // Four and eight processes under one family each; with `CROSSWEAVE_MATRIX=all` under all.
+    let every = std::env::var("CROSSWEAVE_MATRIX").is_ok_and(|v| v == "all");
+    for (k, n) in [2, 3, 4, 8].into_iter().enumerate() {
         let want = in_process(n);
-        for family in &families {
+        for (i, family) in families.iter().enumerate() {
+            if n > 3 && (i + k) % 2 != 0 && families.len() > 1 && !every {
+                continue;
+            }
             let out = tempfile::tempdir().unwrap();
             let o = launch(family, n, "same_bits", out.path());
             assert!(o.status.success(), "{family} {n}: {}", text(&o));

@@ -64,7 +64,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-data", ceiling: 6000, why: "every form in which people keep corpora, and what keeps a hostile one from filling the memory" },
     Entry { place: "crossweave-engine", ceiling: 3250, why: "the walk, blocks, set-up, evaluation over ranks and stages, and what a run is watched by" },
     Entry { place: "crossweave-family", ceiling: 3500, why: "one file of at most 120 lines for each family" },
-    Entry { place: "crossweave-gpu", ceiling: 4750, why: "all that back ends of GPUs have in common, products by cuBLASLt's interface and collectives by NCCL's included" },
+    Entry { place: "crossweave-gpu", ceiling: 4800, why: "all that back ends of GPUs have in common, products by cuBLASLt's interface and collectives by NCCL's included" },
     Entry { place: "crossweave-hal", ceiling: 11000, why: "device layer, collective checker, crash reports, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
     Entry { place: "crossweave-kernels", ceiling: 4000, why: "device kernels as source, with launches and budgets" },
     Entry { place: "crossweave-layers", ceiling: 4750, why: "recording, replaying and validating every call of the plugin interface" },

@@ -116,7 +116,7 @@ impl Descs {
             lt.check("MatmulPreferenceCreate", (lt.f.pref_create)(&mut pref.1))?;
             pref.set(n.pref_workspace, &most)?;
             if let Some((which, in_compute_type)) = n.pref_reductions {
-                pref.set(which, &in_compute_type)?;
+                pref.set(which, &if p.may_split() { in_compute_type } else { 0 })?;
             }
             for i in 0..4 {
                 let width = if i < 2 { p.widths.0 } else { p.widths.1 };

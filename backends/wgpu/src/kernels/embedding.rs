@@ -6,52 +6,16 @@ use super::softmax::row_of;
 use super::text::Text;
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Prepared, fold};
-use crossweave_abi::op::{FLAG_HAS_IGNORE, IndexParams};
-use crossweave_plugin::{DType, OpRequest, Result};
-
-fn ignore_of(o: &OpRequest<'_>) -> Result<Option<i64>> {
-    let p = o.params::<IndexParams>()?;
-    flags(o, p.flags, FLAG_HAS_IGNORE)?;
-    Ok((p.flags & FLAG_HAS_IGNORE != 0).then_some(p.ignore))
-}
-
-fn table_of(o: &OpRequest<'_>, v: &View) -> Result<(u32, u32)> {
-    match v.shape[..] {
-        [n, d] => Ok((n, d)),
-        _ => invalid(
-            o,
-            format!("table has rank {}, [V, d] wanted", v.shape.len()),
-        ),
-    }
-}
-
-fn check_pos(o: &OpRequest<'_>, pos: &View, t: u32, d: u32) -> Result<()> {
-    if pos.shape.len() != 2 || pos.shape[0] < t || pos.shape[1] != d {
-        return invalid(
-            o,
-            format!("pos has shape {:?}, [>= {t}, {d}] wanted", pos.shape),
-        );
-    }
-    Ok(())
-}
-
-fn joined(index: &View, d: u32) -> Vec<u32> {
-    index.shape.iter().copied().chain([d]).collect()
-}
+use crossweave_plugin::{DType, OpRequest, Result, op};
 
 /// `embedding_fwd`.
 pub fn embedding(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
-    arity(o, 3..=4)?;
-    let (y, table, index) = (
-        output(o, 0, FLOATS)?,
-        input(o, 1, FLOATS)?,
-        input(o, 2, INDEX)?,
-    );
-    let (n, d) = table_of(o, &table)?;
-    shape(o, 0, &y, &joined(&index, d))?;
-    let positions = index.shape.last().copied().unwrap_or(1);
-    let pos = optional(o, 3, FLOATS)?;
-    let ignore = ignore_of(o)?;
+    let r = op::Embedding::read(o)?;
+    let ignore = r.index.ignore;
+    let (y, table) = (view(o, 0, r.y)?, view(o, 1, r.table)?);
+    let index = view(o, 2, r.index.view)?;
+    let pos = r.pos.map(|p| view(o, 3, p)).transpose()?;
+    let (n, d) = (table.shape[0], table.shape[1]);
     let mut t = Text::default();
     t.param("d", d)
         .param("row", table.stride[0])
@@ -72,8 +36,7 @@ pub fn embedding(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     }
     binds.operand("index", 2, Access::Read)?;
     if let Some(p) = &pos {
-        check_pos(o, p, positions, d)?;
-        t.param("positions", positions)
+        t.param("positions", r.t as u32)
             .param("pos_row", p.stride[0])
             .param("pos_col", p.stride[1]);
         compute.push_str("r0 += ld_pos((i % $positions) * $pos_row + c * $pos_col);");
@@ -84,17 +47,13 @@ pub fn embedding(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
 
 /// `embedding_bwd`.
 pub fn embedding_backward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
-    arity(o, 4..=4)?;
-    let dtable = output(o, 0, F32)?;
-    let (v, d) = table_of(o, &dtable)?;
-    let (dy, index) = (input(o, 2, FLOATS)?, input(o, 3, INDEX)?);
-    shape(o, 2, &dy, &joined(&index, d))?;
-    let positions = index.shape.last().copied().unwrap_or(1);
-    let dpos = o.layout(1).map(|_| output(o, 1, F32)).transpose()?;
-    if let Some(p) = &dpos {
-        check_pos(o, p, positions, d)?;
-    }
-    let ignore = ignore_of(o)?;
+    let r = op::EmbeddingBackward::read(o)?;
+    let ignore = r.index.ignore;
+    let (dtable, dy) = (view(o, 0, r.dtable)?, view(o, 2, r.dy)?);
+    let index = view(o, 3, r.index.view)?;
+    let dpos = r.dpos.map(|p| view(o, 1, p)).transpose()?;
+    let (v, d) = (dtable.shape[0], dtable.shape[1]);
+    let positions = r.t as u32;
     let n = index.total;
     if n == 0 || d == 0 {
         return Ok(Prepared::of(vec![]));

@@ -34,7 +34,10 @@ fn function(o: &OpRequest<'_>, backward: bool) -> Result<String> {
         (activation::SILU, true) => {
             "fn act(x: f32) -> f32 { let s = gate(x); return s.x + select(x * s.y, 0.0, s.y == 0.0); }"
         }
-        (activation::RELU, false) => "fn act(x: f32) -> f32 { return select(x, 0.0, x < 0.0); }",
+        // By its bits: a driver takes `select(x, 0, x < 0)` for a maximum, which loses NaN.
+        (activation::RELU, false) => {
+            "fn act(x: f32) -> f32 { return select(x, 0.0, bitcast<u32>(x) - 0x80000001u < 0x7f800000u); }"
+        }
         (activation::RELU, true) => "fn act(x: f32) -> f32 { return select(1.0, 0.0, x <= 0.0); }",
         (k, _) => return refuse(o, format!("kind {k} is unknown")),
     };

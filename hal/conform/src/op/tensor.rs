@@ -187,18 +187,33 @@ impl T {
     }
 
     /// Calls `f(element, offset in elements)` for every element, in row-major order.
+    #[inline]
     pub fn walk(&self, mut f: impl FnMut(usize, usize)) {
-        let mut at = vec![0usize; self.shape.len()];
+        self.rows(|i, o, n, step| {
+            for k in 0..n {
+                f(i + k, (o + step * k as i64) as usize);
+            }
+        });
+    }
+
+    /// Calls `f(first element, its offset, elements, offset from one to the next)` for every row of the last dim.
+    fn rows(&self, mut f: impl FnMut(usize, i64, usize, i64)) {
+        let Some((&n, outer)) = self.shape.split_last() else {
+            return f(0, 0, self.bits.len(), 0);
+        };
+        let mut at = vec![0usize; outer.len()];
         let mut offset = 0i64;
-        for i in 0..self.bits.len() {
-            f(i, offset as usize);
-            for d in (0..at.len()).rev() {
+        let mut i = 0;
+        while i < self.bits.len() {
+            f(i, offset, n, self.stride[outer.len()]);
+            i += n;
+            for d in (0..outer.len()).rev() {
                 at[d] += 1;
                 offset += self.stride[d];
-                if at[d] < self.shape[d] {
+                if at[d] < outer[d] {
                     break;
                 }
-                offset -= self.stride[d] * self.shape[d] as i64;
+                offset -= self.stride[d] * outer[d] as i64;
                 at[d] = 0;
             }
         }
@@ -206,19 +221,35 @@ impl T {
 
     /// Writes the elements into the memory of its span.
     pub fn put(&self, memory: &mut [u8]) {
-        let n = num::size(self.dtype);
-        self.walk(|i, o| {
-            memory[o * n..(o + 1) * n].copy_from_slice(&self.bits[i].to_le_bytes()[..n]);
-        });
+        match num::size(self.dtype) {
+            1 => self.put_of::<1>(memory),
+            2 => self.put_of::<2>(memory),
+            4 => self.put_of::<4>(memory),
+            _ => self.put_of::<8>(memory),
+        }
+    }
+
+    fn put_of<const N: usize>(&self, memory: &mut [u8]) {
+        let (to, _) = memory.as_chunks_mut::<N>();
+        self.walk(|i, o| to[o].copy_from_slice(&self.bits[i].to_le_bytes()[..N]));
     }
 
     /// Reads the elements back from the memory of its span.
     pub fn take(&self, memory: &[u8]) -> Vec<u64> {
-        let n = num::size(self.dtype);
+        match num::size(self.dtype) {
+            1 => self.take_of::<1>(memory),
+            2 => self.take_of::<2>(memory),
+            4 => self.take_of::<4>(memory),
+            _ => self.take_of::<8>(memory),
+        }
+    }
+
+    fn take_of<const N: usize>(&self, memory: &[u8]) -> Vec<u64> {
+        let (from, _) = memory.as_chunks::<N>();
         let mut bits = vec![0; self.bits.len()];
         self.walk(|i, o| {
             let mut b = [0; 8];
-            b[..n].copy_from_slice(&memory[o * n..(o + 1) * n]);
+            b[..N].copy_from_slice(&from[o]);
             bits[i] = u64::from_le_bytes(b);
         });
         bits
