@@ -57,6 +57,13 @@ fn estimates_are_the_published_figures() {
         ],
     );
     near(&v["time"]["run"]["device_years"], 288.0, 0.01);
+    let v = json(&s, &["estimate", "350M+PR-MoE-32/64+L21", "--json"]);
+    near(&v["standard"]["times"], 3.7, 0.01);
+    let page = s.ok(&["estimate", "350m+pr-moe-32/64"]);
+    assert!(
+        page.contains("3.19 times fewer than 350m+moe-128"),
+        "{page}"
+    );
 }
 
 #[test]

@@ -109,6 +109,42 @@ fn load(params: u64, ranks: u64, stage: ZeroStage, offload: Offload, shape: &Sha
         slots: 1,
         bucket: 25 << 20,
         activations: activation_total(shape, 1, 1, false, ActivationCase::Recompute) as u64,
+        teacher: 0,
+    }
+}
+
+/// The counts of arXiv 2201.05596, which states two digits.
+#[test]
+fn experts_are_counted_as_published() {
+    let of = |name: &str| PUBLISHED.iter().find(|p| p.0 == name).unwrap();
+    for (name, model, published, _) in PUBLISHED {
+        near(model.params() as f64, *published, 0.035);
+        assert!(model.dense() < model.sparse(), "{name}");
+    }
+    let fewer = |name: &str| {
+        let (_, model, _, standard) = of(name);
+        of(standard).1.params() as f64 / model.params() as f64
+    };
+    // "Up to 3.7x" and "3x": the first is of the shortened model.
+    assert!(fewer("350m+pr-moe-32/64") >= 3.0);
+    near(fewer("350m+pr-moe-32/64+l21"), 3.7, 0.01);
+    // An expert of a residual layer is one more than in a standard one.
+    let (pyramid, standard) = (of("350m+pr-moe-32/64").1, of("350m+moe-128").1);
+    assert!(pyramid.dense() > standard.dense());
+}
+
+/// A teacher is weights alone: whole on a rank, or its slice at stage 3.
+#[test]
+fn a_teacher_has_weights_and_nothing_else() {
+    let shape = Shape::of_params(1_000_000);
+    for (stage, held) in [(Zero, 3_000_001), (Two, 3_000_001), (Three, 750_001)] {
+        let plain = load(1_000_000, 4, stage, Offload::NONE, &shape);
+        let taught = Load {
+            teacher: 3_000_001,
+            ..plain
+        };
+        let more = ledger(&taught).total(Tier::Device) - ledger(&plain).total(Tier::Device);
+        assert_eq!(more, 2 * held, "{stage:?}");
     }
 }
 

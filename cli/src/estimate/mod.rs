@@ -2,6 +2,7 @@
 
 mod advice;
 pub mod args;
+mod experts;
 mod page;
 mod presets;
 mod subject;
@@ -23,6 +24,8 @@ struct Job {
     /// As stated, and of each unit of the real model where it is known.
     params: u64,
     units: Vec<u64>,
+    /// The same of its teacher, where it has one.
+    teacher: Vec<u64>,
     shape: Shape,
     accounting: Accounting,
     accounting_name: &'static str,
@@ -57,6 +60,13 @@ pub fn run(args: &EstimateArgs) -> Result<()> {
         }
         return Ok(());
     }
+    if let Some(v) = args.model.as_deref().and_then(experts::figures) {
+        match args.json {
+            true => say!("{v:#}"),
+            false => say!("{}", experts::text(&v)),
+        }
+        return Ok(());
+    }
     let job = job(args)?;
     let figures = page::figures(&job, args);
     if args.json {
@@ -81,6 +91,7 @@ fn job(args: &EstimateArgs) -> Result<Job> {
         mut shape,
         tokens,
         job: wanted,
+        teacher,
     } = subject(text, asked_ranks)?;
     let given = [args.layers, args.hidden, args.heads, args.vocab, args.seq];
     let slots = [
@@ -155,6 +166,7 @@ fn job(args: &EstimateArgs) -> Result<Job> {
         name,
         params,
         units,
+        teacher,
         shape,
         accounting,
         accounting_name,
@@ -192,7 +204,7 @@ impl Job {
     }
 
     fn largest_unit(&self) -> u64 {
-        let real = self.units.iter().copied().max();
+        let real = self.units.iter().chain(&self.teacher).copied().max();
         real.unwrap_or_else(|| self.shape.largest_unit())
     }
 
@@ -212,6 +224,7 @@ impl Job {
             slots: 1,
             bucket: (25 << 20) / self.accounting.grad,
             activations: self.activations(&self.shape),
+            teacher: self.teacher.iter().sum(),
         }
     }
 

@@ -18,6 +18,9 @@ pub const STAGES: [(ZeroStage, &str); 4] = [
     (ZeroStage::Three, "(w+q+K)P/N"),
 ];
 
+/// What an estimate says of a teacher.
+const TEACHER: &str = "its weights are among the bytes of a rank; its forward and, at stage 3, its gathers are not in traffic and time";
+
 /// All figures.
 pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
     let (a, p, n) = (job.accounting, job.params, job.ranks);
@@ -40,6 +43,7 @@ pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
                 "vocab": job.shape.vocab, "seq": job.shape.seq,
             },
         },
+        "teacher": (!job.teacher.is_empty()).then(|| json!({"params": job.teacher.iter().sum::<u64>(), "note": TEACHER})),
         "ranks": n,
         "nodes": job.nodes,
         "micro_batches": job.accumulation.micro_batches,
@@ -259,6 +263,9 @@ fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::
             job.units.len(),
             Size(bytes)
         )?;
+    }
+    if let Some(n) = v["teacher"]["params"].as_u64() {
+        writeln!(o, "  beside a teacher of {n} parameters: {TEACHER}")?;
     }
     writeln!(
         o,

@@ -25,6 +25,8 @@ pub struct Subject {
     pub tokens: Option<f64>,
     /// What the config says.
     pub job: Option<Wanted>,
+    /// Parameters of each unit of its teacher, where it has one.
+    pub teacher: Vec<u64>,
 }
 
 /// What a config says of a job, as the estimator's words have it.
@@ -60,6 +62,7 @@ pub fn subject(text: &str, ranks: Option<u64>) -> Result<Subject> {
             shape: p.shape,
             tokens: Some(p.tokens),
             job: None,
+            teacher: vec![],
         });
     }
     if let Ok(params) = count(text) {
@@ -70,6 +73,7 @@ pub fn subject(text: &str, ranks: Option<u64>) -> Result<Subject> {
             shape: Shape::of_params(params),
             tokens: None,
             job: None,
+            teacher: vec![],
         });
     }
     let path = Path::new(text);
@@ -136,6 +140,7 @@ fn of_spec(name: &str, spec: &ModelSpec, seq: Option<u64>) -> Subject {
         },
         tokens: None,
         job: None,
+        teacher: vec![],
     }
 }
 
@@ -179,12 +184,6 @@ fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
             format!("run `crossweave plan {name} --ranks {ranks}`, which does"),
         ));
     }
-    if source.teacher.is_some() {
-        return Err(CliError::refused(
-            format!("{name}: distill: an estimate knows no teacher"),
-            format!("run `crossweave plan {name} --ranks {ranks}`, which does"),
-        ));
-    }
     let zero = &s.zero_optimization;
     let tier = |device: Option<&String>| match device.map(String::as_str) {
         Some("cpu" | "host") => Tier::Host,
@@ -219,8 +218,10 @@ fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
         },
         backend: s.run.backend.clone(),
     };
+    let teacher = source.teacher.as_ref();
     Ok(Subject {
         job: Some(job),
+        teacher: teacher.map_or(vec![], |t| units_of(&t.spec)),
         ..of_spec(name, &source.spec, Some(seq))
     })
 }

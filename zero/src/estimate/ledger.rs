@@ -67,6 +67,8 @@ pub struct Load {
     pub bucket: u64,
     /// Bytes of saved activations of a rank.
     pub activations: u64,
+    /// Parameters of a teacher beside the model: no gradient, no state, and gathered like the model's at stage 3.
+    pub teacher: u64,
 }
 
 /// Memory of one rank: a device, and an equal part of its node's host and storage.
@@ -197,6 +199,16 @@ pub fn ledger(l: &Load) -> Ledger {
             "w slots U (U: parameters of the largest unit)",
         );
     }
+    let of_teacher = match three {
+        true => padded(l.teacher, l.ranks).shard,
+        false => l.teacher,
+    };
+    row(
+        param_home,
+        "teacher",
+        a.param * of_teacher,
+        if three { "w ceil(T/N)" } else { "w T" },
+    );
     for r in grad_rows(l, &s) {
         row(r.tier, r.what, r.bytes, r.formula);
     }

@@ -3,6 +3,7 @@
 //! are here.
 
 mod activations;
+mod experts;
 mod ledger;
 mod scaling;
 mod states;
@@ -10,6 +11,7 @@ mod time;
 mod traffic;
 
 pub use activations::{ActivationCase, activation_bytes, activation_total};
+pub use experts::{Experts, PUBLISHED};
 pub use ledger::{Ledger, Load, Machine, Offload, Row, Tier, largest, ledger};
 pub use scaling::{Advice, Point, advise, scaling};
 pub use states::{Accounting, Padded, States, closed, held, largest_params, padded, states};
