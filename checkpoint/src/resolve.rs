@@ -31,6 +31,9 @@ const OLDER: [(&str, &str); 2] = [
     (".LayerNorm.bias", ".LayerNorm.beta"),
 ];
 
+/// What names of a vision tower begin with, and what they do in files that transformers 5.x has written.
+const TOWER: (&str, &str) = ("vision_tower.vision_model.", "vision_tower.");
+
 /// The parameters a model needs, to be found in a directory.
 #[derive(Clone, Debug, Default)]
 pub struct Resolver {
@@ -63,14 +66,22 @@ impl Resolver {
         self
     }
 
-    /// The spellings a file may use for a canonical name: itself, without the language model's prefix, and as the first BERTs have it.
+    /// The spellings a file may use for a canonical name: itself, without the language model's prefix, as the first BERTs have it, and as 5.x
+    /// has a tower's.
     fn spellings(&self, name: &str) -> impl Iterator<Item = String> + use<> {
         let bare = name.strip_prefix(&self.base).filter(|b| *b != name);
         let older = OLDER.iter().find_map(|(now, then)| {
             let module = name.strip_suffix(now)?;
             Some(format!("{module}{then}"))
         });
-        let with = [Some(name.to_string()), bare.map(str::to_string), older];
+        let newer = name.strip_prefix(TOWER.0);
+        let newer = newer.map(|rest| format!("{}{rest}", TOWER.1));
+        let with = [
+            Some(name.to_string()),
+            bare.map(str::to_string),
+            older,
+            newer,
+        ];
         with.into_iter().flatten()
     }
 

@@ -61,7 +61,7 @@ pub fn open(
         bucket_bytes: 0,
         overlap: false,
         timeout: None,
-        labelled: source.spec.family().predicts() != Predicts::Next,
+        labelled: source.spec.family().predicts() != Predicts::Next || source.spec.family().sees(),
         ..RankSpec::new(Place::alone())
     };
     let mut trainer = Trainer::new(&open_device(plugin, 0)?, units, spec, &dry, &Alone)?;
@@ -76,7 +76,14 @@ pub fn open(
 pub fn continues(source: &Source) -> Result<()> {
     let family = source.spec.family();
     match family.predicts() {
-        Predicts::Next => Ok(()),
+        Predicts::Next if !family.sees() => Ok(()),
+        Predicts::Next => Err(CliError::refused(
+            format!(
+                "a {} model continues a text with images, which no prompt has",
+                family.name
+            ),
+            "`crossweave probe` gives its logits",
+        )),
         Predicts::Hidden | Predicts::Spans => Err(CliError::refused(
             format!("a {} model does not continue a text", family.name),
             "`crossweave probe` gives its logits",

@@ -160,6 +160,13 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
                 }
                 (None, _) => {}
             }
+            if m.parts.is_some() && source.spec.model().vision.is_none() {
+                let family = source.spec.family().name;
+                return Err(CliError::refused(
+                    format!("model.parts: a {family} model is one part"),
+                    "remove it; parameters by their names have groups of their own in optimizer.param_groups",
+                ));
+            }
             let keys = ["embd_pdrop", "resid_pdrop", "attn_pdrop"];
             let given = [m.embd_pdrop, m.resid_pdrop, m.attn_pdrop];
             source.spec = source.spec.with_dropout(given).map_err(|(i, e)| {
@@ -212,6 +219,32 @@ impl Source {
                 ));
             }
         }
+        Ok(())
+    }
+
+    /// From now on rows hold so many images each.
+    ///
+    /// # Errors
+    /// A model that does not read what rows hold.
+    pub fn sees(&mut self, images: Option<u64>, r: &config::Resolved) -> Result<()> {
+        let Some(n) = images.filter(|_| self.spec.model().vision.is_some()) else {
+            return Ok(());
+        };
+        if r.settings.run.balance() == Some(config::Balance::Speed) {
+            return Err(CliError::refused(
+                "run.balance: the speed of ranks is found on text, and this model reads images",
+                "write \"even\", or a number for each rank",
+            ));
+        }
+        if let config::Data::Tokens(d) = &r.data
+            && (d.reset_attention_mask == Some(true) || d.reset_position_ids == Some(true))
+        {
+            return Err(CliError::refused(
+                "data.reset_attention_mask, data.reset_position_ids: a row with images is one document",
+                "remove them",
+            ));
+        }
+        self.spec = self.spec.seeing(n);
         Ok(())
     }
 

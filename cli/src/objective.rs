@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, Result};
 use crossweave_config::{self as config, Config, Data, MEAN_NOISE_SPAN_LENGTH, MLM_PROBABILITY};
-use crossweave_data::{Masking, Objective, Spans};
+use crossweave_data::{Images, Masking, Objective, Spans};
 use crossweave_nn::ModelSpec;
 
 /// Most tokens of a sample where nothing says how many: 512 of models that read texts of any length, as T5 was trained.
@@ -47,6 +47,19 @@ pub fn of(
     let decoder = opened.or(new.as_ref());
     let decoder = decoder.and_then(|s| s.model().decoder.as_ref());
     let [start, fill] = decoder.map_or([0; 2], |d| d.tokens.map(|t| t as u32));
+    if let Some(v) = opened.and_then(|s| s.model().vision.as_ref()) {
+        if let Data::Text(_) = data {
+            return Err(CliError::refused(
+                "data.train: this model reads images, which text does not have",
+                "give batches with pixel_values by data.tokens",
+            ));
+        }
+        return Ok(Objective::Captions(Images {
+            token: v.token as u32,
+            features: v.features(),
+            size: v.image,
+        }));
+    }
     let id = |n: Option<u64>| n.and_then(|n| u32::try_from(n).ok());
     let (mut share, mut mean) = (MLM_PROBABILITY, MEAN_NOISE_SPAN_LENGTH);
     let (mut mask, mut first) = (None, None);
@@ -74,7 +87,7 @@ pub fn of(
 /// None that a config has not had before.
 pub fn tell(config: &mut Config, objective: Objective) -> Result<()> {
     let name = match objective {
-        Objective::Causal => return Ok(()),
+        Objective::Causal | Objective::Captions(_) => return Ok(()),
         Objective::MaskedLm(_) => config::Objective::MaskedLm.name(),
         Objective::SpanCorruption(_) => config::Objective::SpanCorruption.name(),
     };

@@ -37,6 +37,8 @@ struct Both {
     /// For the loss, `[batch, seq]`, with the labels.
     trained: Inputs,
     labels: Vec<i32>,
+    /// Patches of the images, where there are some, and how many of them a row has.
+    images: (Vec<f32>, u64),
 }
 
 /// The batch of a file, as a model of this kind has it.
@@ -45,6 +47,21 @@ fn batch(path: &Path, spec: &ModelSpec) -> Result<Both> {
     let read_as = |name: &str, ignored| read(path, name, vocab, ignored);
     let inputs = read_as("input_ids", false)?;
     let (b, t) = (inputs.batch, inputs.seq);
+    let images = images(path, spec, &inputs)?;
+    if spec.family().sees() {
+        let labels = read_as("labels", true)?;
+        if (labels.batch, labels.seq) != (b, t) {
+            return Err(unlike(path, &labels, [b, t]));
+        }
+        let (ids, labels, seq) = (inputs.cut(0, t - 1), labels.cut(1, t), t - 1);
+        let trained = Inputs { ids, batch: b, seq };
+        return Ok(Both {
+            read: inputs,
+            trained,
+            labels,
+            images,
+        });
+    }
     if spec.family().predicts() == Predicts::Next {
         let (ids, labels, seq) = (inputs.cut(0, t - 1), inputs.cut(1, t), t - 1);
         let trained = Inputs { ids, batch: b, seq };
@@ -52,20 +69,13 @@ fn batch(path: &Path, spec: &ModelSpec) -> Result<Both> {
             read: inputs,
             trained,
             labels,
+            images,
         });
     }
     let labels = read_as("labels", true)?;
     let fits = labels.batch == b && (labels.seq == t || spec.model().decoder.is_some());
     if !fits {
-        return Err(CliError::refused(
-            format!(
-                "{}: labels are [{}, {}], and input_ids [{b}, {t}]",
-                path.display(),
-                labels.batch,
-                labels.seq
-            ),
-            "give every token its label, -100 where it does not count; to an encoder's decoder, what it writes",
-        ));
+        return Err(unlike(path, &labels, [b, t]));
     }
     let Some(decoder) = &spec.model().decoder else {
         let (ids, seq) = (inputs.ids.clone(), t);
@@ -74,6 +84,7 @@ fn batch(path: &Path, spec: &ModelSpec) -> Result<Both> {
             read: inputs,
             trained,
             labels: labels.ids,
+            images,
         });
     };
     // As in training: what the encoder reads, and behind it what the decoder reads.
@@ -92,7 +103,69 @@ fn batch(path: &Path, spec: &ModelSpec) -> Result<Both> {
         read: one(ids.clone()),
         trained: one(ids),
         labels: all,
+        images,
     })
+}
+
+fn unlike(path: &Path, labels: &Inputs, [b, t]: [u64; 2]) -> CliError {
+    CliError::refused(
+        format!(
+            "{}: labels are [{}, {}], and input_ids [{b}, {t}]",
+            path.display(),
+            labels.batch,
+            labels.seq
+        ),
+        "give every token its label, -100 where it does not count; to an encoder's decoder, what it writes",
+    )
+}
+
+/// The patches of `pixel_values`, of a model that reads images, and the images of a row.
+fn images(path: &Path, spec: &ModelSpec, inputs: &Inputs) -> Result<(Vec<f32>, u64)> {
+    let Some(v) = &spec.model().vision else {
+        return Ok((vec![], 0));
+    };
+    let file = SafeFile::open(path)?;
+    let info = file.info("pixel_values")?;
+    let [colours, side, _] = v.image;
+    let shape: Vec<u64> = info.shape.iter().map(|d| *d as u64).collect();
+    let row = match shape[..] {
+        [b, c, h, w] if [b, c, h, w] == [inputs.batch, colours, side, side] => 1,
+        [b, n, c, h, w] if [b, c, h, w] == [inputs.batch, colours, side, side] => n,
+        _ => 0,
+    };
+    let refuse = |what: String, fix: String| {
+        Err(CliError::refused(
+            format!("{}: {what}", path.display()),
+            fix,
+        ))
+    };
+    if row == 0 || info.dtype != Dtype::F32 {
+        return refuse(
+            format!("pixel_values is {:?} {shape:?}", info.dtype),
+            format!(
+                "write it as f32 [{}, {colours}, {side}, {side}]",
+                inputs.batch
+            ),
+        );
+    }
+    let wanted = row * v.features();
+    let rows = inputs.ids.chunks_exact(inputs.seq as usize);
+    for (i, ids) in rows.enumerate() {
+        let found = ids.iter().filter(|t| **t as u64 == v.token).count() as u64;
+        if found != wanted || ids.last().is_some_and(|t| *t as u64 == v.token) {
+            return refuse(
+                format!(
+                    "row {i} of input_ids has {found} image tokens ({}), and its images have {wanted} features",
+                    v.token
+                ),
+                "write the token once for each feature, with text behind the last".into(),
+            );
+        }
+    }
+    let bytes = file.read("pixel_values")?;
+    let words = bytes.as_chunks::<4>().0.iter();
+    let values: Vec<f32> = words.map(|b| f32::from_le_bytes(*b)).collect();
+    Ok((crossweave_data::patches(&values, v.image), row))
 }
 
 /// Runs the command.
@@ -110,6 +183,7 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
         let read = SafeFile::open(&args.inputs)?.info("input_ids")?.shape[1];
         source.reads(Some([read, t as usize - read]))?;
     }
+    source.spec = source.spec.seeing(inputs.images.1);
     if t > longest {
         return Err(CliError::refused(
             format!(
@@ -132,10 +206,12 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     }
     let trained = &inputs.trained;
     let mut trainer = infer::open(&source, &plugin, &host, compute, b, trained.seq)?;
-    let logits = trainer.logits(&inputs.read.ids, b, t)?;
+    let images = &inputs.images.0;
+    let logits = trainer.logits_of(&inputs.read.ids, images, [b, t])?;
     let (mut loss, mut grads) = trainer.loss_and_grads(&MicroBatch {
         tokens: &trained.ids,
         targets: &inputs.labels,
+        images,
         first_sequence: 0,
     })?;
     // They are over all predictions.

@@ -57,7 +57,7 @@ impl Rehearsal {
         let mut vocab = None;
         let mut given = Given::default();
         let mut labels_found = None;
-        let (mut parts, mut asked) = (None, None);
+        let (mut parts, mut asked, mut images) = (None, None, None);
         let length = match data {
             Data::Tokens(d) => {
                 let labels = d.labels.as_deref();
@@ -65,6 +65,7 @@ impl Rehearsal {
                 let file =
                     crossweave_data::GivenTokens::open(path, &d.key, labels, None, objective)?;
                 parts = file.parts();
+                images = file.images_of_a_row();
                 labels_found = file.labels_key().map(str::to_string);
                 given = Given {
                     batch: Some(file.batch()),
@@ -100,6 +101,7 @@ impl Rehearsal {
             seq = parts.map_or(seq, |p| (p[0] + p[1]) as u64);
         }
         source.reads(parts)?;
+        source.sees(images, &resolved)?;
         let sample = parts.map_or(seq, |p| p[0].max(p[1]) as u64);
         teacher::hear(&mut source, &resolved, sample, parts)?;
         Ok(Rehearsal {

@@ -55,6 +55,12 @@ pub fn hear(
             "name a teacher of the same tokenizer, or set model.vocab_size to the teacher's",
         );
     }
+    if [&student.spec, &spec].iter().any(|s| s.family().sees()) {
+        return refuse(
+            "a model that reads images neither teaches nor learns from one".into(),
+            "remove distill",
+        );
+    }
     if student.spec.family().predicts() != spec.family().predicts() {
         return refuse(
             format!(

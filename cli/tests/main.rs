@@ -41,4 +41,5 @@ mod signals;
 mod stopped;
 mod trace;
 mod training;
+mod vision;
 mod words;

@@ -160,6 +160,7 @@ fn train_follows_pytorchs_adamw_for_twenty_steps() {
             let name_in_file = &key["norm.".len()..];
             let found = model.iter().find(|(k, _)| {
                 k.as_str() == name_in_file
+                    || k.replace("vision_tower.vision_model.", "vision_tower.") == name_in_file
                     || k.strip_prefix("transformer.").or(k.strip_prefix("model."))
                         == Some(name_in_file)
             });

@@ -44,6 +44,7 @@ mod lookup;
 mod mesh;
 mod new_model;
 mod objective;
+mod parts;
 mod render;
 mod resolve;
 mod schedule;

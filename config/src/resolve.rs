@@ -595,6 +595,9 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     }
     r.sampled(&mut s);
     r.distill(&s);
+    for (path, what, fix) in crate::parts::faults(&s) {
+        r.error(&path, what, fix);
+    }
     let everyone = ranks.max(1);
     let (mesh, ranks) = r.mesh(&mut s, everyone);
     r.secondary_shards(&s, ranks);

@@ -167,6 +167,9 @@ pub struct HfModel {
     /// What is trained instead of the weights; `None` = the weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
+    /// How the parts of a model with a vision tower are trained; `None` = alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Parts>,
     /// Dropout of residual branches; `None` = the folder's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resid_pdrop: Option<f64>,
@@ -176,6 +179,29 @@ pub struct HfModel {
     /// Dropout of attention weights; `None` = the folder's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attn_pdrop: Option<f64>,
+}
+
+/// `model.parts`: a part that is not named is trained as the rest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parts {
+    /// The tower over images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vision: Option<Part>,
+    /// What brings its features to the language model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub projector: Option<Part>,
+    /// The language model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<Part>,
+}
+
+/// How a part is trained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// It has gradients and is updated.
+    pub train: bool,
+    /// Times the schedule's rate.
+    pub lr_scale: f64,
 }
 
 /// `model.lora`.

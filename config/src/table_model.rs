@@ -110,6 +110,33 @@ const NO_LORA: Field = refused(
 )
 .own();
 
+const A_PART: Table = Table {
+    doc: "how a part of a model with a vision tower is trained",
+    overlay: None,
+    fields: &[
+        flag(
+            "train",
+            "true",
+            "false: it stays as it is, with no gradient and no optimizer state",
+        ),
+        positive(
+            "lr_scale",
+            "1.0",
+            "its learning rate is the schedule's times this",
+        ),
+    ],
+};
+
+const PARTS: Table = Table {
+    doc: "how the parts of a model with a vision tower are trained; a part that is not named is trained as the rest",
+    overlay: None,
+    fields: &[
+        optional_section("vision", &A_PART),
+        optional_section("projector", &A_PART),
+        optional_section("language", &A_PART),
+    ],
+};
+
 const HF: Table = Table {
     doc: "a model in Hugging Face layout, weights included",
     overlay: None,
@@ -123,6 +150,7 @@ const HF: Table = Table {
         RECOMPUTE,
         SAVE_DTYPE,
         optional_section("lora", &LORA),
+        optional_section("parts", &PARTS),
         probability(
             "resid_pdrop",
             "",
@@ -266,7 +294,12 @@ const fn field(k: &Key) -> Field {
         family::Kind::FeedForward => Kind::Text { empty: false },
         family::Kind::Scaling => Kind::Section(&ROPE_SCALING),
         // Of folders only.
-        family::Kind::Layers | family::Kind::Classes(_) | family::Kind::Only(_) => Kind::Texts,
+        family::Kind::Layers
+        | family::Kind::Classes(_)
+        | family::Kind::Keys
+        | family::Kind::Place
+        | family::Kind::Word(_)
+        | family::Kind::Only(_) => Kind::Texts,
     };
     Field {
         key: k.name,

@@ -54,6 +54,10 @@ pub trait SequenceSource: Send + Sync {
         out.iter_mut().zip(next).for_each(|(l, t)| *l = *t as i32);
         Ok(())
     }
+    /// Appends the patches of a row's images, where rows have images.
+    fn images(&self, _sequence: u64, _out: &mut Vec<f32>) -> Result<()> {
+        Ok(())
+    }
     /// Predictions of a row that count.
     fn counted(&self, _sequence: u64) -> Result<u64> {
         Ok(self.row_len() as u64 - 1)
@@ -115,7 +119,7 @@ pub fn shares(total: u64, weights: &[f64]) -> Vec<u64> {
 }
 
 /// A micro-batch of one rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TokenBatch {
     /// Sequences.
     pub rows: usize,
@@ -125,6 +129,8 @@ pub struct TokenBatch {
     pub tokens: Vec<u32>,
     /// Labels of the `rows * (columns - 1)` predictions where they are not simply the next tokens.
     pub labels: Option<Vec<i32>>,
+    /// Patches of the rows' images, row by row; nothing where they have none.
+    pub images: Vec<f32>,
 }
 
 impl TokenBatch {
@@ -317,9 +323,11 @@ impl Batches {
         let mut tokens = vec![0; rows * columns];
         let each = columns - 1;
         let mut labels = self.source.labelled().then(|| vec![0; rows * each]);
+        let mut images = vec![];
         for (i, row) in tokens.chunks_exact_mut(columns).enumerate() {
             let sequence = self.number(first.saturating_add(i as u64));
             self.source.read(sequence, row)?;
+            self.source.images(sequence, &mut images)?;
             if let Some(labels) = &mut labels {
                 let out = &mut labels[i * each..(i + 1) * each];
                 self.source.labels(sequence, row, out)?;
@@ -330,6 +338,7 @@ impl Batches {
             columns,
             tokens,
             labels,
+            images,
         })
     }
 

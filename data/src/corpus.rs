@@ -394,6 +394,11 @@ impl Corpus {
         }
     }
 
+    /// Images of a row, where rows have images.
+    pub fn images_of_a_row(&self) -> Option<u64> {
+        self.given().and_then(GivenTokens::images_of_a_row)
+    }
+
     /// What opening took, for training and then validation; empty for given batches.
     pub fn reports(&self) -> &[BuildReport] {
         &self.reports

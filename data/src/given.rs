@@ -1,9 +1,10 @@
 //! Batches given as they are: an integer tensor `[steps, B, T]` of a safetensors file, one batch a step, and beside it labels where not
-//! every token counts.
+//! every token counts, and images where the model reads some.
 
 use crate::atomic::read_at;
 use crate::batches::{IGNORED, SequenceSource};
 use crate::error::{DataError, Result};
+use crate::images::Pixels;
 use crate::objective::{Objective, decoded};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
@@ -24,6 +25,7 @@ pub struct GivenTokens {
     file: File,
     tokens: Ids,
     labels: Option<Ids>,
+    pixels: Option<Pixels>,
     objective: Objective,
     /// Predictions of each row that count, where there are labels.
     counted: Vec<u32>,
@@ -75,12 +77,20 @@ impl GivenTokens {
         let decoder = matches!(objective, Objective::SpanCorruption(_));
         let labels = match labels.or(found.filter(|name| *name != key)) {
             None if objective != Objective::Causal => {
+                let images = matches!(objective, Objective::Captions(_));
                 let reason = format!(
-                    "{} has no tensor \"labels\", and this model does not predict next tokens",
-                    path.display()
+                    "{} has no tensor \"labels\", and {}",
+                    path.display(),
+                    match images {
+                        true => "image tokens are not to be predicted",
+                        false => "this model does not predict next tokens",
+                    }
                 );
                 let fix = match decoder {
                     true => "give what the decoder writes, [steps, B, tokens]; -100 does not count",
+                    false if images => {
+                        "give every token its own label, -100 to those that do not count, image tokens among them"
+                    }
                     false => {
                         "give every token that was hidden its label in its own place, -100 to the others"
                     }
@@ -102,11 +112,19 @@ impl GivenTokens {
                 Some(ids)
             }
         };
+        let pixels = match objective {
+            Objective::Captions(images) => {
+                let pixels = Pixels::find(path, &header, data, [steps, batch], images)?;
+                Some(pixels)
+            }
+            _ => None,
+        };
         let mut this = Self {
             path: path.into(),
             file,
             tokens,
             labels,
+            pixels,
             objective,
             counted: vec![],
             steps: steps as u64,
@@ -118,6 +136,11 @@ impl GivenTokens {
         let mut out = vec![0; this.row_len()];
         for sequence in 0..this.sequences() {
             this.read(sequence, &mut out)?;
+            if let Some(pixels) = &this.pixels {
+                let (step, row) = (sequence / this.batch, sequence % this.batch);
+                let place = format!("sample {sequence} (step {step}, row {row})");
+                pixels.check(path, &place, &out)?;
+            }
         }
         this.count()?;
         Ok(this)
@@ -143,9 +166,9 @@ impl GivenTokens {
                 "no label of step {step} in \"{}\" of {} counts{}",
                 labels.key,
                 self.path.display(),
-                match self.objective {
-                    Objective::Causal => " (the first of a row labels nothing)",
-                    _ => "",
+                match self.objective.predicts_next() {
+                    true => " (the first of a row labels nothing)",
+                    false => "",
                 }
             );
             let fix = "leave the step out, or give it a label that is not -100";
@@ -368,6 +391,13 @@ impl SequenceSource for GivenTokens {
         self.labels.is_some()
     }
 
+    fn images(&self, sequence: u64, out: &mut Vec<f32>) -> Result<()> {
+        match &self.pixels {
+            Some(pixels) => pixels.read(&self.file, &self.path, sequence, out),
+            None => Ok(()),
+        }
+    }
+
     fn labels(&self, sequence: u64, row: &[u32], out: &mut [i32]) -> Result<()> {
         if let Some(both) = self.both(sequence)? {
             out.copy_from_slice(&both.1);
@@ -379,7 +409,7 @@ impl SequenceSource for GivenTokens {
             return Ok(());
         };
         // Of the next token: a label stands in its own column, and is predicted from the one before.
-        let before = usize::from(self.objective == Objective::Causal);
+        let before = usize::from(self.objective.predicts_next());
         self.labels_of(labels, sequence, |column, label| {
             if let Some(to) = column.checked_sub(before).and_then(|i| out.get_mut(i)) {
                 *to = label;
@@ -442,6 +472,11 @@ impl GivenTokens {
             }
         })?;
         Ok(Some(decoded(read, written, [spans.start, spans.fill])))
+    }
+
+    /// Images of a row, where rows have images.
+    pub fn images_of_a_row(&self) -> Option<u64> {
+        self.pixels.as_ref().map(Pixels::of_a_row)
     }
 
     /// Tokens that encoder and decoder read of a row, where there are both.

@@ -17,6 +17,7 @@ mod example;
 mod examples;
 mod given;
 mod gpt;
+mod images;
 mod index_file;
 mod indexed;
 mod mixture;
@@ -40,14 +41,15 @@ pub use corpus::{Corpus, Pass, check, open};
 pub use error::{DataError, Result};
 pub use given::GivenTokens;
 pub use gpt::GptDataset;
+pub use images::patches;
 pub use index_file::TokenType;
 pub use indexed::IndexedDataset;
 pub use objective::{Ids, Masking, Objective, Spans, decoded};
 pub use order::Order;
 pub use progress::{NoProgress, Phase, Progress};
 pub use spec::{
-    CargoSource, DataSpec, Examples, FilesSource, Rows, Source, TokenizerKind, TokenizerSpec,
-    Validation, Weighted,
+    CargoSource, DataSpec, Examples, FilesSource, Images, Rows, Source, TokenizerKind,
+    TokenizerSpec, Validation, Weighted,
 };
 pub use tokenizer::{Encoded, Tokenizer};
 pub use tokenizer_json::{EOD_NAME, NamedFile};

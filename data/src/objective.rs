@@ -46,6 +46,10 @@ struct Parts {
 }
 
 impl Objective {
+    /// Is a token predicted from those before it?
+    pub fn predicts_next(self) -> bool {
+        matches!(self, Objective::Causal | Objective::Captions(_))
+    }
     /// Finds the ids that the objective needs. `limit`: the model's vocabulary, where it is fixed.
     ///
     /// # Errors
@@ -77,6 +81,13 @@ impl Objective {
         };
         Ok(match self {
             Objective::Causal => Task::Causal,
+            Objective::Captions(_) => {
+                return Err(DataError::setting(
+                    "data.train",
+                    "this model reads images, which text does not have",
+                    "give batches with pixel_values by data.tokens",
+                ));
+            }
             Objective::MaskedLm(m) => {
                 let mask = id("data.mask_id", m.mask, &["[MASK]", "<mask>"], 0)?;
                 Task::Masked {

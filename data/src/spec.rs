@@ -183,6 +183,19 @@ pub enum Objective {
     MaskedLm(Masking),
     /// Spans that are cut out: an encoder reads the rest, a decoder writes the spans.
     SpanCorruption(Spans),
+    /// The next token of a text in which images stand.
+    Captions(Images),
+}
+
+/// Images of given batches, and how they stand in the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Images {
+    /// The token that stands for a feature of an image.
+    pub token: u32,
+    /// Features of an image: places of the token that it takes.
+    pub features: u64,
+    /// Colours, and pixels of a side and of a patch's side.
+    pub size: [u64; 3],
 }
 
 /// Which tokens are hidden.

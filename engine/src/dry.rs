@@ -71,6 +71,20 @@ fn grad_bytes(unit: &UnitDecl) -> u64 {
     }
 }
 
+/// Images of rows of tokens, where units read some.
+fn with_images(
+    run: &Run<'_>,
+    units: &[UnitDecl],
+    data: &mut Batch,
+) -> std::result::Result<(), crossweave_tensor::Error> {
+    let rows = data.tokens.as_ref().map_or(0, |t| t.shape().dims()[0]);
+    if let Some(i) = crate::upload::images(units) {
+        data.images = Some(run.empty([rows * i.row, i.patches, i.patch], DType::F32)?);
+        data.places = data.tokens.clone();
+    }
+    Ok(())
+}
+
 /// Runs every unit's forward on `null` (a device that computes nothing) with `batch` sequences of `seq` tokens.
 pub fn dry_run(
     null: &Device,
@@ -93,11 +107,12 @@ pub fn dry_run(
     let ids = run
         .empty([batch, seq], DType::I32)
         .map_err(|e| fail("set-up", e))?;
-    let data = Batch {
+    let mut data = Batch {
         tokens: Some(ids.clone()),
         targets: Some(ids),
         ..Batch::default()
     };
+    with_images(&run, units, &mut data).map_err(|e| fail("set-up", e))?;
     let mut params: Vec<Vec<Tensor>> = vec![];
     let mut facts = vec![];
     let mut flow: Vec<Tensor> = vec![];

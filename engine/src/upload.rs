@@ -3,31 +3,47 @@
 use crate::in_flight::InFlight;
 use crossweave_hal::{DType, HostBuffer, Stream, Tag};
 use crossweave_planner::{Documents, RankSpec};
-use crossweave_tensor::{Batch, Tensor, UnitDecl};
+use crossweave_tensor::{Batch, Images, Tensor, UnitDecl};
 use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 /// One micro-batch on the host.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct MicroBatch<'a> {
     /// Token ids `[B * T]`.
     pub tokens: &'a [i32],
     /// Next tokens `[B * T]`; -100 for a prediction that does not count, where the rank's specification says that there are such.
     pub targets: &'a [i32],
+    /// Patches of the rows' images, as the model reads them; nothing where it reads none.
+    pub images: &'a [f32],
     /// Index of its first sequence in the step's global batch: the key of dropout.
     pub first_sequence: u64,
 }
 
-/// All micro-batches in one pinned buffer, one copy each for tokens and targets and, where documents share rows, for where they end.
+/// What of a sample the units read beside its tokens.
+pub(crate) fn images(units: &[UnitDecl]) -> Option<Images> {
+    units.iter().find_map(|u| u.images)
+}
+
+/// All micro-batches in one pinned buffer, one copy each for tokens and targets and, where documents share rows, for where they end, and where
+/// there are images, for these and for where they stand.
 pub(crate) fn upload(
     in_flight: &mut InFlight,
     stream: &Stream,
     spec: &RankSpec,
+    images: Option<Images>,
     batches: &[MicroBatch<'_>],
 ) -> Tensors<Vec<Batch>> {
     let (b, t) = (spec.batch, spec.seq_len);
     let n = (b * t) as usize;
+    let words = (b * images.map_or(0, |i| i.words())) as usize;
+    if let Some(bad) = batches.iter().find(|m| m.images.len() != words) {
+        return crossweave_tensor::shape_error(format!(
+            "a micro-batch of {} values of images, expected {words}",
+            bad.images.len()
+        ));
+    }
     if let Some(bad) = batches
         .iter()
         .find(|m| m.tokens.len() != n || m.targets.len() != n)
@@ -38,8 +54,9 @@ pub(crate) fn upload(
             bad.targets.len()
         ));
     }
+    let beside = (spec.documents, images);
     let staged =
-        |staging: &mut HostBuffer| upload_through(stream, staging, batches, [b, t], spec.documents);
+        |staging: &mut HostBuffer| upload_through(stream, staging, batches, [b, t], beside);
     let mut out = in_flight.staging(staged)?;
     for batch in &mut out {
         batch.ignores = spec.labelled;
@@ -52,12 +69,12 @@ fn upload_through(
     staging: &mut HostBuffer,
     batches: &[MicroBatch<'_>],
     [b, t]: [u64; 2],
-    documents: Option<Documents>,
+    (documents, images): (Option<Documents>, Option<Images>),
 ) -> Tensors<Vec<Batch>> {
     let n = (b * t) as usize;
     let attention = documents.filter(|d| d.attention);
     let positions = documents.filter(|d| d.positions);
-    // Words of each part: tokens, targets, cumulative lengths, positions.
+    // Words of each part: tokens, targets, cumulative lengths, positions, places of features, images.
     let parts = [
         n,
         n,
@@ -67,6 +84,8 @@ fn upload_through(
             0
         },
         if positions.is_some() { n } else { 0 },
+        if images.is_some() { n } else { 0 },
+        batches.first().map_or(0, |m| m.images.len()),
     ];
     let all: usize = parts.iter().sum();
     let begin = |i: usize, j: usize| 4 * (i * all + parts[..j].iter().sum::<usize>());
@@ -79,7 +98,14 @@ fn upload_through(
                 dst.copy_from_slice(&word.to_le_bytes());
             }
         };
-        put(0, &mut m.tokens.iter().copied());
+        match &images {
+            None => put(0, &mut m.tokens.iter().copied()),
+            Some(i) => {
+                put(0, &mut i.words_only(m.tokens));
+                put(4, &mut i.places(m.tokens, t as usize));
+                put(5, &mut m.images.iter().map(|x| x.to_bits() as i32));
+            }
+        }
         put(1, &mut m.targets.iter().copied());
         if let Some(d) = &attention {
             put(2, &mut d.lengths(m.tokens, t as usize));
@@ -90,15 +116,17 @@ fn upload_through(
     }
     let mut out = vec![];
     for i in 0..batches.len() {
-        let copied = |j: usize, shape: &[u64]| -> Tensors<Tensor> {
+        let copied_as = |j: usize, shape: &[u64], dtype: DType| -> Tensors<Tensor> {
             let bytes = 4 * parts[j] as u64;
             let dst = stream.device().alloc(stream, bytes, Tag::Activation)?;
             stream.copy(
                 dst.all(),
                 staging.buffer().region(begin(i, j) as u64, bytes),
             )?;
-            Ok(Tensor::dense(Arc::new(dst), 0, shape, DType::I32))
+            Ok(Tensor::dense(Arc::new(dst), 0, shape, dtype))
         };
+        let copied = |j: usize, shape: &[u64]| copied_as(j, shape, DType::I32);
+        let seen = |i: Images| copied_as(5, &[b * i.row, i.patches, i.patch], DType::F32);
         let lengths = |_| copied(2, &[b, t + 1]);
         let places = |_| copied(3, &[b, t]);
         out.push(Batch {
@@ -107,6 +135,8 @@ fn upload_through(
             ignores: false,
             segments: attention.map(lengths).transpose()?,
             positions: positions.map(places).transpose()?,
+            images: images.map(seen).transpose()?,
+            places: images.map(|_| copied(4, &[b, t])).transpose()?,
         });
     }
     Ok(out)

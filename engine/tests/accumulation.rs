@@ -50,6 +50,7 @@ fn gradients(w: &World, accum: DType, which: &[i32]) -> BTreeMap<String, Vec<f32
         .map(|(tokens, targets)| MicroBatch {
             tokens,
             targets,
+            images: &[],
             first_sequence: 0,
         })
         .collect();

@@ -54,6 +54,7 @@ fn run(model: &ModelSpec, s: &RankSpec, ids: &[i32]) -> (f64, Grads) {
     let batch = MicroBatch {
         tokens: ids,
         targets: &targets(ids),
+        images: &[],
         first_sequence: 0,
     };
     alone(&world(), model, s).loss_and_grads(&batch).unwrap()
@@ -140,6 +141,7 @@ fn steps_see_documents_too() {
     let batch = MicroBatch {
         tokens: &ids,
         targets: &targets,
+        images: &[],
         first_sequence: 0,
     };
     let mut seen = vec![];

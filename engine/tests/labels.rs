@@ -163,6 +163,7 @@ fn engine(w: &World, s: &RankSpec, steps: usize) -> (Vec<f64>, [Vec<f64>; 2], [V
                 .map(|(tokens, targets)| MicroBatch {
                     tokens,
                     targets,
+                    images: &[],
                     first_sequence: 0,
                 })
                 .collect();
@@ -304,6 +305,7 @@ fn counts_that_cannot_be_are_refused() {
     let silent = MicroBatch {
         tokens: &tokens,
         targets: &targets,
+        images: &[],
         first_sequence: 0,
     };
     let e = t.step(&[silent], 0.1).unwrap_err().to_string();

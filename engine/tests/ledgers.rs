@@ -23,6 +23,7 @@ fn ledger(w: &World, job: &Job, rank: u32, device: &Device, boot: &dyn Bootstrap
     let batch = |m: u32| MicroBatch {
         tokens: &tokens,
         targets: &tokens,
+        images: &[],
         first_sequence: u64::from(s.own_first() + m) * s.batch,
     };
     let each: Vec<_> = (0..s.own_micro_batches()).map(batch).collect();

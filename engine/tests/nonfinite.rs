@@ -38,6 +38,7 @@ fn errors(ranks: u32, plant: impl Fn(&mut Trainer, u32) + Sync) -> Vec<Option<St
         let batch = MicroBatch {
             tokens: &ids,
             targets: &ids,
+            images: &[],
             first_sequence: u64::from(rank) * s.batch,
         };
         for _ in 0..3 {

@@ -171,6 +171,7 @@ fn check_case(name: &str) {
         .loss_and_grads(&MicroBatch {
             tokens: &x,
             targets: &y,
+            images: &[],
             first_sequence: 0,
         })
         .unwrap();
@@ -239,6 +240,7 @@ fn curve(name: &'static str, ranks: usize, recompute: Recompute) -> Vec<f64> {
                 &[MicroBatch {
                     tokens: &x,
                     targets: &y,
+                    images: &[],
                     first_sequence: (rank * per) as u64,
                 }],
                 1e-3,

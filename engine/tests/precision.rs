@@ -175,6 +175,7 @@ fn one(
         let micro = MicroBatch {
             tokens: &tokens,
             targets: &targets,
+            images: &[],
             first_sequence: rank as u64 * rows,
         };
         t.step_at(&[micro], &c.lr)?;

@@ -278,6 +278,7 @@ fn on_null(w: &World, job: &Drawn, rank: u32) -> Result<(MemoryReport, Program),
     let batch = |m: u32| MicroBatch {
         tokens: &tokens,
         targets: &tokens,
+        images: &[],
         first_sequence: u64::from(m) * s.batch,
     };
     let each: Vec<_> = (0..s.own_micro_batches()).map(batch).collect();

@@ -108,6 +108,7 @@ fn rank(w: &World, s: RankSpec, model: &impl Declares, kv: &Arc<LocalKv>) -> Ran
     let batch = MicroBatch {
         tokens: &tokens,
         targets: &tokens,
+        images: &[],
         first_sequence: 0,
     };
     let mut done = BTreeMap::new();
@@ -158,6 +159,7 @@ fn rank(w: &World, s: RankSpec, model: &impl Declares, kv: &Arc<LocalKv>) -> Ran
     batches.resize_with(s.own_micro_batches() as usize, || MicroBatch {
         tokens: &tokens,
         targets: &tokens,
+        images: &[],
         first_sequence: 0,
     });
     let e = t.step(&batches, 1e-3).unwrap_err();

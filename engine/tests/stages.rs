@@ -351,6 +351,7 @@ fn a_value_that_is_not_finite_is_named_by_every_stage() {
         let mb = crossweave_engine::MicroBatch {
             tokens: &ids,
             targets: &ids,
+            images: &[],
             first_sequence: 0,
         };
         let e = t.step(&[mb, mb], 0.0).unwrap_err().to_string();

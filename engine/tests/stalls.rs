@@ -108,6 +108,7 @@ fn run(w: &World, c: &Case) -> (Option<crossweave_hal::Verdict>, Vec<String>, bo
                 let one = |m: u32| MicroBatch {
                     tokens: &tokens,
                     targets: &tokens,
+                    images: &[],
                     first_sequence: u64::from(m) * s.batch,
                 };
                 let all: Vec<MicroBatch<'_>> = (0..s.micro_batches).map(one).collect();

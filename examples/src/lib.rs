@@ -68,6 +68,7 @@ pub fn train(
     let micro = MicroBatch {
         tokens,
         targets,
+        images: &[],
         first_sequence: 0,
     };
     for _ in 0..steps {

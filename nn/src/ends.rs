@@ -4,6 +4,7 @@ use crate::desc::{Decoder, Model};
 use crate::distill::Distill;
 use crate::lora::{Adapter, Adapters};
 use crate::parts::{Curve, Declare, Lin, Normed};
+use crossweave_tensor::ops::images;
 use crossweave_tensor::{Block, Builder, Cx, Flow, Init, Lookup, Param, Pointwise, Result};
 
 struct Embed {
@@ -15,6 +16,8 @@ struct Embed {
     scale: Option<Pointwise>,
     norm: Option<Normed>,
     dropout: f64,
+    /// Features of images flow in, and stand at the places of their token.
+    sees: bool,
 }
 
 /// Declares the embedding.
@@ -47,12 +50,13 @@ pub fn embed(b: &mut Builder, m: &Model) {
             scale: (e.scale != 0.0).then(|| Pointwise::scale(e.scale)),
             norm,
             dropout: e.dropout,
+            sees: m.vision.is_some(),
         }
     });
 }
 
 impl Block for Embed {
-    fn forward(&self, cx: &mut Cx<'_>, _: Flow) -> Result<Flow> {
+    fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
         let mut x = match self.project {
             None => cx.embedding_as(self.table, self.positions, self.lookup)?,
             Some(w) => {
@@ -64,6 +68,10 @@ impl Block for Embed {
                 }
             }
         };
+        if self.sees {
+            let features = images::placed(cx, flow.0[0])?;
+            x = cx.add_into(x, features)?;
+        }
         if let Some(table) = self.kinds {
             x = cx.add_first_row(x, table)?;
         }

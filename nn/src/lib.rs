@@ -10,10 +10,12 @@ mod ends;
 mod layer;
 pub mod lora;
 mod parts;
+mod vision;
 
 pub use crossweave_family::{ConfigError, ModelSpec, Predicts, desc, family};
 pub use distill::Distill;
 pub use lora::{Adapters, Lora, LoraError, Targets};
+pub use vision::still;
 
 use crossweave_tensor::{Builder, UnitDecl};
 use desc::Model;
@@ -37,6 +39,9 @@ pub(crate) fn declare(model: &Model, all: &mut Adapters) -> Vec<UnitDecl> {
 
 fn declared(model: &Model, all: &mut Adapters, distill: Option<&Distill>) -> Vec<UnitDecl> {
     let mut b = Builder::default();
+    if let Some(v) = &model.vision {
+        vision::declare(&mut b, model, v, all);
+    }
     ends::embed(&mut b, model);
     layer::layers(&mut b, model, all);
     if let Some(d) = &model.decoder {

@@ -33,7 +33,7 @@ pub const IGNORED: i64 = -100;
 /// Data of one micro-batch on the device.
 #[derive(Clone, Default)]
 pub struct Batch {
-    /// Token ids `[B, T]`.
+    /// Token ids `[B, T]`; -1 where a feature of an image stands.
     pub tokens: Option<Tensor>,
     /// Next-token targets `[B, T]`.
     pub targets: Option<Tensor>,
@@ -43,6 +43,10 @@ pub struct Batch {
     pub segments: Option<Tensor>,
     /// Position of every token in its document, i32 `[B, T]`; absent, positions are counted from the start of the row.
     pub positions: Option<Tensor>,
+    /// Patches of images, f32 `[B images, patches, values]`.
+    pub images: Option<Tensor>,
+    /// Which feature of all images stands at a token, i32 `[B, T]`; -1: none.
+    pub places: Option<Tensor>,
 }
 
 impl Batch {

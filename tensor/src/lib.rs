@@ -35,7 +35,9 @@ pub use ops::embedding::Lookup;
 pub use ops::linear::linear_scaled;
 pub use ops::norm::RmsForm;
 pub use ops::pointwise::Pointwise;
-pub use param::{Builder, Group, Init, Param, ParamDecl, Pieces, Split, Unit, UnitDecl, place_on};
+pub use param::{
+    Builder, Group, Images, Init, Param, ParamDecl, Pieces, Split, Unit, UnitDecl, place_on,
+};
 pub use probe::{Finding, NonFinite, Probe};
 pub use run::{KernelCache, Run};
 pub use spmd::{Spmd, Ty};

@@ -127,6 +127,46 @@ pub fn place_on(units: &mut [UnitDecl], place: &Place) -> Result<()> {
     params.try_for_each(|p| p.held_at(place).map(|held| p.held = held))
 }
 
+/// What a unit reads of a sample beside its tokens: images, and how they stand among these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Images {
+    /// The token that stands for a feature.
+    pub token: i32,
+    /// Images of a row.
+    pub row: u64,
+    /// Patches of an image.
+    pub patches: u64,
+    /// Values of a patch.
+    pub patch: u64,
+    /// Features of an image: places that it takes among the tokens.
+    pub features: u64,
+}
+
+impl Images {
+    /// f32 words of a row's images.
+    pub fn words(&self) -> u64 {
+        self.row * self.patches * self.patch
+    }
+    /// Which feature of all rows stands at each token of rows of `t`; -1 where none does.
+    pub fn places<'a>(&self, tokens: &'a [i32], t: usize) -> impl Iterator<Item = i32> + use<'a> {
+        let (token, each) = (self.token, (self.row * self.features) as i32);
+        let rows = tokens.chunks(t.max(1)).enumerate();
+        rows.flat_map(move |(row, ids)| {
+            ids.iter().scan(row as i32 * each, move |next, id| {
+                let here = if *id == token { *next } else { -1 };
+                *next += i32::from(*id == token);
+                Some(here)
+            })
+        })
+    }
+    /// The same tokens with -1 where a feature stands.
+    pub fn words_only<'a>(&self, tokens: &'a [i32]) -> impl Iterator<Item = i32> + use<'a> {
+        let token = self.token;
+        let each = tokens.iter();
+        each.map(move |id| if *id == token { -1 } else { *id })
+    }
+}
+
 /// One declared unit with its block.
 pub struct UnitDecl {
     /// Prefix of its names.
@@ -137,6 +177,8 @@ pub struct UnitDecl {
     pub borrowed: Vec<(usize, usize)>,
     /// Constant tables: shape and values. Units that share a table share the `Arc`, and the engine uploads it once.
     pub consts: Vec<(Shape, Arc<[f32]>)>,
+    /// Images that it reads of a sample.
+    pub images: Option<Images>,
     /// The code.
     pub block: Box<dyn Block>,
 }
@@ -169,15 +211,17 @@ impl Builder {
             params: vec![],
             borrowed: vec![],
             consts: vec![],
+            images: None,
             earlier: &self.units,
         };
         let block = make(&mut u);
-        let (params, borrowed, consts) = (u.params, u.borrowed, u.consts);
+        let (params, borrowed, consts, images) = (u.params, u.borrowed, u.consts, u.images);
         self.units.push(UnitDecl {
             name: name.to_string(),
             params,
             borrowed,
             consts,
+            images,
             block: Box::new(block),
         });
     }
@@ -194,6 +238,7 @@ pub struct Unit<'a> {
     params: Vec<ParamDecl>,
     borrowed: Vec<(usize, usize)>,
     consts: Vec<(Shape, Arc<[f32]>)>,
+    images: Option<Images>,
     earlier: &'a [UnitDecl],
 }
 
@@ -241,6 +286,10 @@ impl Unit<'_> {
     pub fn constant(&mut self, shape: &[u64], values: Arc<[f32]>) -> usize {
         self.consts.push((Shape::new(shape), values));
         self.consts.len() - 1
+    }
+    /// The unit reads images of a sample.
+    pub fn reads(&mut self, images: Images) {
+        self.images = Some(images);
     }
     /// Uses a parameter of an earlier unit too (tied weights). `None` when no unit declared that name.
     pub fn borrow(&mut self, full_name: &str) -> Option<Param> {

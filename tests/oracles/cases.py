@@ -57,6 +57,11 @@ BERT = dict(vocab_size=48, hidden_size=16, intermediate_size=20, num_hidden_laye
 T5 = dict(vocab_size=48, d_model=16, d_kv=6, d_ff=20, num_layers=2, num_heads=2, relative_attention_num_buckets=12,
           relative_attention_max_distance=14, dropout_rate=0.1, decoder_start_token_id=0)
 
+# Images of 4 patches: 4 tokens an image without the class token.
+LLAVA = dict(image_token_index=47, text_config=dict(SMALL, model_type="llama", num_key_value_heads=1),
+             vision_config=dict(model_type="clip_vision_model", hidden_size=12, intermediate_size=20, num_hidden_layers=3,
+                                num_attention_heads=2, image_size=8, patch_size=4, projection_dim=8))
+
 CASES = [
     Case("gpt2-tied", "gpt2", 5, GPT2 | dict(n_inner=None), note="gelu_new, tied head, feed-forward width by default"),
     Case("gpt2-untied", "gpt2", 4, GPT2 | dict(tie_word_embeddings=False), decay_all=True,
@@ -204,4 +209,13 @@ CASES = [
          cls="T5ForConditionalGeneration", note="T5 1.1: GEGLU, own head; a shorter decoder"),
     Case("t5-v5", "t5", 5, T5 | dict(pad_token_id=3), cls="T5ForConditionalGeneration",
          note="T5 1.0: ReLU, tied and scaled head; dropout in the config"),
+    Case("llava-v4", "llava", 4, LLAVA, cls="LlavaForConditionalGeneration",
+         note="the last layer but one, without the class token; quick_gelu"),
+    Case("llava-v5", "llava", 5,
+         LLAVA | dict(vision_feature_layer=-1, vision_feature_select_strategy="full", multimodal_projector_bias=False,
+                      projector_hidden_act="gelu_pytorch_tanh",
+                      text_config=LLAVA["text_config"] | dict(num_key_value_heads=2, attention_bias=True, pad_token_id=0,
+                                                              rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=5000.0)),
+                      vision_config=LLAVA["vision_config"] | dict(num_channels=2, image_size=6, patch_size=3, hidden_act="gelu")),
+         cls="LlavaForConditionalGeneration", note="the last layer with the class token; two colours, a row that does not learn"),
 ]

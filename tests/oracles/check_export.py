@@ -28,7 +28,7 @@ def load(directory, **kw):
     if not os.path.exists(path):
         with open(os.path.join(directory, "config.json")) as f:
             name = json.load(f)["architectures"][0]
-        own = getattr(transformers, name) if name.startswith(("Bert", "T5")) else transformers.AutoModelForCausalLM
+        own = getattr(transformers, name) if name.startswith(("Bert", "T5", "Llava")) else transformers.AutoModelForCausalLM
         return own.from_pretrained(directory, **kw)
     import peft
     with open(path) as f:
@@ -50,7 +50,7 @@ def main():
     ap.add_argument("logits")
     ap.add_argument("--tolerance", type=float, default=1e-4)
     args = ap.parse_args()
-    tokens = {k: v.long() for k, v in load_file(args.tokens).items()}
+    tokens = {k: v if v.is_floating_point() else v.long() for k, v in load_file(args.tokens).items()}
     ours = load_file(args.logits)
     try:
         model, info = load(args.dir, attn_implementation="eager", output_loading_info=True, local_files_only=True)

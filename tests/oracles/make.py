@@ -77,11 +77,24 @@ def batches(name, count, vocab):
     return rows
 
 
-def examples(name, count, vocab, cls):
+def with_images(name, ids, config):
+    """An image in each row, behind its first token: its tokens, which are not predicted, and its pixels."""
+    v, token = config["vision_config"], config["image_token_index"]
+    side, full = v["image_size"], config.get("vision_feature_select_strategy") == "full"
+    features = (side // v["patch_size"]) ** 2 + full
+    ids = torch.where(ids == token, 1, ids)
+    ids[..., 1:1 + features] = token
+    pixels = torch.randn(*ids.shape[:-1], v.get("num_channels", 3), side, side, generator=seeded("pixels " + name))
+    return dict(input_ids=ids, labels=torch.where(ids == token, -100, ids), pixel_values=pixels)
+
+
+def examples(name, count, vocab, cls, config=None):
     """What `count` steps are trained on: tokens, and labels where they are not the tokens."""
     ids = batches(name, count, vocab)
     if not cls:
         return dict(input_ids=ids)
+    if cls.startswith("Llava"):
+        return with_images(name, ids, config)
     g = seeded("labels " + name)
     if cls.startswith("T5"):
         labels = (3 * ids[..., :7] + 1) % vocab
@@ -101,7 +114,7 @@ def model_class(directory):
     """The class of a folder that is no causal language model's, or None."""
     with open(os.path.join(directory, "config.json")) as f:
         name = (json.load(f).get("architectures") or [""])[0]
-    return getattr(transformers, name) if name.startswith(("Bert", "T5")) else None
+    return getattr(transformers, name) if name.startswith(("Bert", "T5", "Llava")) else None
 
 
 def write_model(case, directory):
@@ -156,6 +169,9 @@ def run(model, batch):
     if labels is None:
         out = model(input_ids=ids, labels=ids, use_cache=False)
         return out.logits, out.loss
+    if "pixel_values" in batch:
+        out = model(input_ids=ids, pixel_values=batch["pixel_values"].double(), labels=labels, use_cache=False)
+        return out.logits, out.loss
     if hasattr(model, "decoder"):
         out = model(input_ids=ids, labels=labels, use_cache=False)
         logits = out.logits
@@ -180,13 +196,22 @@ def written_out(case):
     return case.family in ("gpt2", "llama")
 
 
+def plain(name):
+    """A name of LLaVA's as every version may spell it."""
+    parts = [p for p in name.split(".") if p not in ("model", "vision_model")]
+    return ".".join(["language_model"] * (parts[0] == "lm_head") + parts)
+
+
 def stored_names(model, directory):
     """The model's parameters by the name each has in the files."""
     out, names = {}, {k for k in read_tensors(directory) if not is_buffer(k)}
     head = model.get_output_embeddings()
     if head is not None and head.weight is model.get_input_embeddings().weight:  # 5.x says of every T5 that it is tied
         names -= {"lm_head.weight"}
+    spelled = {plain(k): k for k in names}
     for k, p in model.named_parameters():  # a tied head appears once, under the embedding
+        if hasattr(model.config, "vision_config"):
+            k = spelled[plain(k)]
         if k not in names:
             k = k.removeprefix(model.base_model_prefix + ".")
         if k == "lm_head.weight" and "embed_out.weight" in names:
@@ -199,7 +224,8 @@ def stored_names(model, directory):
 def undetermined(case, name):
     """The bias of what is not rotated of a key shifts all scores of a query alike, so its gradient is rounding noise,
     which Adam scales up to full steps: the bias after training is no property of the model."""
-    fused = dict(gpt2="attn.c_attn.bias", gpt_neox="query_key_value.bias", bloom="query_key_value.bias", bert="self.key.bias")
+    fused = dict(gpt2="attn.c_attn.bias", gpt_neox="query_key_value.bias", bloom="query_key_value.bias", bert="self.key.bias",
+                 llava="self_attn.k_proj.bias" if "vision_tower" in name else " ")
     partial = ("glm", "glm4", "opt", "phi", "stablelm", "cohere2")
     ends = ("k_proj.bias", "k_layernorm.bias") if case.family in partial else " "
     return name.endswith(fused.get(case.family, ends))
@@ -239,16 +265,17 @@ def make(case):
     os.makedirs(directory)
     write_model(case, directory)
     model = load_model(directory)
-    vocab = case.config["vocab_size"]
-    ids = step(examples(case.name, 1, vocab, case.cls), 0)
-    data = examples("train " + case.name, STEPS, vocab, case.cls)
+    vocab = case.config.get("text_config", case.config)["vocab_size"]
+    ids = step(examples(case.name, 1, vocab, case.cls, case.config), 0)
+    data = examples("train " + case.name, STEPS, vocab, case.cls, case.config)
     params = stored_names(model, directory)
-    plain = evaluate(lambda x: run(model, x), params, ids)
+    without = evaluate(lambda x: run(model, x), params, ids)
     with KeepF64():
         want = evaluate(lambda x: run(model, x), params, ids)
         losses = train(model, data, case.decay_all)
     norms = {"norm." + k: p.detach().norm() for k, p in params.items() if not undetermined(case, k)}
-    differences = dict(transformers_double_without_keeping_f64=worst(plain, want))
+    sure = lambda figures: {k: v for k, v in figures.items() if not undetermined(case, k.removeprefix("grad."))}  # noqa: E731
+    differences = dict(transformers_double_without_keeping_f64=worst(sure(without), sure(want)))
     if written_out(case):
         ref = Reference(directory)
         differences["float64_rope_reference"] = worst(evaluate(ref.loss, ref.params, ids["input_ids"]), want)
@@ -285,7 +312,7 @@ def check(case):
     params = stored_names(model, directory)
     with KeepF64():
         theirs = worst(sure(evaluate(lambda x: run(model, x), params, ids)), sure(want))
-        data = {k: curve[k] for k in ("input_ids", "labels") if k in curve}
+        data = {k: curve[k] for k in ("input_ids", "labels", "pixel_values") if k in curve}
         their_curve = torch.tensor(train(model, data, case.decay_all), dtype=torch.float64)
     found = dict(transformers=theirs, transformers_train=error(their_curve, curve["losses"]))
     trained = [params]
@@ -305,7 +332,8 @@ def check(case):
 def readable(case):
     """4.x drops `rope_parameters` without a word and computes another model where they say something."""
     with open(os.path.join(HERE, case.name, "model", "config.json")) as f:
-        said = json.load(f).get("rope_parameters")
+        config = json.load(f)
+    said = config.get("text_config", config).get("rope_parameters")
     return MAJOR >= 5 or said in (None, dict(rope_type="default", rope_theta=10000.0))
 
 

@@ -56,6 +56,7 @@ fn losses(
         let batch = MicroBatch {
             tokens: &tokens,
             targets: &targets,
+            images: &[],
             first_sequence: 0,
         };
         t.step(&[batch], 3e-3).unwrap();

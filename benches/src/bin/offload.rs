@@ -387,6 +387,7 @@ fn step(t: &mut Trainer, ids: &[i32]) -> Fallible<f64> {
     let batch = MicroBatch {
         tokens: &ids[..n],
         targets: &ids[1..],
+        images: &[],
         first_sequence: 0,
     };
     t.step(&[batch], 1e-3)?;

@@ -413,6 +413,7 @@ fn one(mut o: Options) -> Fallible<()> {
             let batch = MicroBatch {
                 tokens: &ids[..n],
                 targets: &ids[1..],
+                images: &[],
                 first_sequence: rank as u64 * batch,
             };
             t.step(&[batch], 1e-3)?;

@@ -232,6 +232,7 @@ fn speed(job: &Job, rank: u32, mut arrivals: Arrivals<'_>) -> Result<()> {
     let batch = [MicroBatch {
         tokens: &tokens,
         targets: &tokens,
+        images: &[],
         first_sequence: 0,
     }];
     let mut step = || -> Result<Duration> {

@@ -1,6 +1,8 @@
 //! From the config's optimizer to what the engine runs: names to optimizers, groups to rules.
 
-use crossweave_config::{DecayOn, Eps, Optimizer as Section, OptimizerParams, Settings};
+use crossweave_config::{
+    DecayOn, Eps, Model, Optimizer as Section, OptimizerParams, Part, Settings,
+};
 use crossweave_zero::optim::{
     Adafactor, Adam, GroupRule, Lamb, Muon, MuonScale, Optimizer, ParamGroups, Recipe, Sgd,
 };
@@ -29,6 +31,7 @@ pub fn groups(s: &Settings) -> ParamGroups {
             .any(|g| muon_like(&self::optimizer(&g.kind, &g.params)))
             .then_some(*other),
     };
+    let parts = s.model.iter().flat_map(parts);
     let rules = param_groups.iter().map(|g| GroupRule {
         patterns: g.patterns.clone(),
         lr_scale: Some(g.lr_scale),
@@ -51,8 +54,33 @@ pub fn groups(s: &Settings) -> ParamGroups {
             lr_scale: share(params.adam_lr),
             weight_decay,
         }),
-        rules: rules.collect(),
+        rules: parts.chain(rules).collect(),
     }
+}
+
+/// Rules of the parts of a model that are not trained as the rest.
+fn parts(model: &Model) -> Vec<GroupRule> {
+    let Model::Hf(m) = model else {
+        return vec![];
+    };
+    let Some(parts) = &m.parts else {
+        return vec![];
+    };
+    let named = [
+        ("vision_tower.*", &parts.vision),
+        ("multi_modal_projector.*", &parts.projector),
+        ("language_model.*", &parts.language),
+    ];
+    let rule = |(pattern, part): (&str, &Option<Part>)| {
+        let part = part.as_ref()?;
+        Some(GroupRule {
+            patterns: vec![pattern.into()],
+            lr_scale: Some(part.lr_scale),
+            frozen: !part.train,
+            ..GroupRule::default()
+        })
+    };
+    named.into_iter().filter_map(rule).collect()
 }
 
 fn adam(p: &OptimizerParams, decoupled: bool) -> Adam {

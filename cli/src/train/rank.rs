@@ -386,7 +386,7 @@ impl Walk<'_> {
             let mut sum = 0.0;
             for step in 0..*count {
                 for m in 0..shape.accumulation {
-                    let ids = Ids::new(&batches.at_step(step, u64::from(replica), m)?, 0);
+                    let ids = Ids::new(batches.at_step(step, u64::from(replica), m)?, 0);
                     sum += self.trainer.evaluate(&ids.micro_batch())?;
                 }
             }
@@ -469,7 +469,8 @@ impl Walk<'_> {
             (None, None) => {}
         }
         let g = &self.job.resolved.settings.run.generate;
-        if let Some(tokenizer) = self.job.corpus.tokenizer().filter(|_| g.tokens > 0) {
+        let draws = g.tokens > 0 && infer::continues(&self.job.source).is_ok();
+        if let Some(tokenizer) = self.job.corpus.tokenizer().filter(|_| draws) {
             let draw = Draw {
                 tokens: g.tokens,
                 temperature: g.temperature,
@@ -498,6 +499,7 @@ pub(super) fn count(job: &Job, trainer: &mut Trainer, done: u64) -> Result<()> {
 pub(super) struct Ids {
     tokens: Vec<i32>,
     targets: Vec<i32>,
+    images: Vec<f32>,
     first: u64,
 }
 
@@ -507,17 +509,18 @@ impl Ids {
         let shape = job.batches.shape();
         let read = |(replica, m): (u64, u64)| -> Result<Ids> {
             let batch = job.batches.at_step(done, replica, m)?;
-            Ok(Ids::new(&batch, job.batches.first_of(replica, m)))
+            Ok(Ids::new(batch, job.batches.first_of(replica, m)))
         };
         let each = |r: u32| (0..shape.accumulation).map(move |m| (u64::from(r), m));
         spec.own_replicas().flat_map(each).map(read).collect()
     }
 
-    fn new(b: &TokenBatch, first: u64) -> Ids {
+    fn new(b: TokenBatch, first: u64) -> Ids {
         // Ids were held to a vocabulary far below 2^31 when they were read.
         Ids {
             tokens: b.inputs().into_iter().map(|i| i as i32).collect(),
             targets: b.labels(),
+            images: b.images,
             first,
         }
     }
@@ -526,6 +529,7 @@ impl Ids {
         MicroBatch {
             tokens: &self.tokens,
             targets: &self.targets,
+            images: &self.images,
             first_sequence: self.first,
         }
     }

@@ -25,6 +25,7 @@ use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Recompute, assign, dry_r
 use crossweave_hal::abi::{CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout, op};
 use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest, Plugin};
 use crossweave_mesh::{Axis, IslandOrder, Islands, Place};
+use crossweave_nn::still;
 use crossweave_tensor::{Decompositions, UnitDecl};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -239,6 +240,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     let sample = sequence(&corpus, &resolved.data, &source)?;
     let parts = corpus.parts(sample as usize);
     source.reads(parts)?;
+    source.sees(corpus.images_of_a_row(), &resolved)?;
     teacher::hear(&mut source, &resolved, sample, parts)?;
     let epochs = resolved.settings.run.epochs;
     if epochs.is_some() {
@@ -668,6 +670,7 @@ impl Job {
 pub fn units(source: &Source, r: &Resolved) -> Result<Vec<UnitDecl>> {
     let mut units = source.units();
     assign(&mut units, &optimizer::groups(&r.settings))?;
+    still(source.spec.model(), &mut units);
     Ok(units)
 }
 

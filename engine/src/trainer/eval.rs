@@ -10,7 +10,9 @@ use crossweave_hal::{DType, Tag};
 use crossweave_mesh::Axis;
 use crossweave_plan::Lane;
 use crossweave_planner as planner;
-use crossweave_tensor::{Batch, Decompositions, Env, GradSink, Keep, KernelCache, Run, Tensor};
+use crossweave_tensor::{
+    Batch, Decompositions, Env, GradSink, Images, Keep, KernelCache, Run, Tensor,
+};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,7 +33,12 @@ impl Trainer {
     /// tells it to all. Every stage calls this for the same batches in the same order.
     pub fn evaluate(&mut self, b: &MicroBatch<'_>) -> Result<f64> {
         let seqs = self.spec.batch;
-        let data = self.ids(b.tokens, Some(b.targets), seqs, self.spec.seq_len)?;
+        let data = self.ids(
+            b.tokens,
+            Some(b.targets),
+            b.images,
+            [seqs, self.spec.seq_len],
+        )?;
         let out = self
             .run_all(&data)
             .map_err(|e| self.error("validation", e))?;
@@ -51,7 +58,17 @@ impl Trainer {
         if planner::forwards_together(&self.spec, &self.lowered.facts) {
             return self.logits_together(tokens, batch, seq);
         }
-        let data = self.ids(tokens, None, batch, seq)?;
+        self.logits_of(tokens, &[], [batch, seq])
+    }
+
+    /// The same of rows with images, on a rank that has the whole model.
+    pub fn logits_of(
+        &mut self,
+        tokens: &[i32],
+        images: &[f32],
+        shape: [u64; 2],
+    ) -> Result<Vec<f32>> {
+        let data = self.ids(tokens, None, images, shape)?;
         let out = self.run_all(&data).map_err(|e| self.error("logits", e))?;
         match out {
             Some(out) => self.host_values(&out).map_err(|e| self.error("logits", e)),
@@ -72,7 +89,7 @@ impl Trainer {
         } else {
             (1, t)
         };
-        let data = self.ids(b.tokens, Some(b.targets), seqs, seq)?;
+        let data = self.ids(b.tokens, Some(b.targets), b.images, [seqs, seq])?;
         self.grads_of(&data).map_err(|e| self.error("gradients", e))
     }
 
@@ -137,21 +154,37 @@ impl Trainer {
         Ok(words.map(|b| f64::from_le_bytes(*b)).collect())
     }
 
-    fn ids(&self, tokens: &[i32], targets: Option<&[i32]>, batch: u64, seq: u64) -> Result<Batch> {
+    fn ids(
+        &self,
+        tokens: &[i32],
+        targets: Option<&[i32]>,
+        images: &[f32],
+        [batch, seq]: [u64; 2],
+    ) -> Result<Batch> {
+        let seen = crate::upload::images(&self.blocks.units);
+        let expected = batch * seen.map_or(0, |i| i.words());
+        if images.len() as u64 != expected {
+            return Err(Error::Invalid(format!(
+                "{} values of images for {batch} rows, expected {expected}",
+                images.len()
+            )));
+        }
         if tokens.len() as u64 != batch * seq || targets.is_some_and(|t| t.len() != tokens.len()) {
             return Err(Error::Invalid(format!(
                 "{} token ids for {batch} x {seq}",
                 tokens.len()
             )));
         }
-        let words = |ids: &mut dyn Iterator<Item = i32>, shape: &[u64]| -> Tensors<Tensor> {
+        let typed = |ids: &mut dyn Iterator<Item = i32>, shape: &[u64], dtype| -> Tensors<Tensor> {
             let bytes: Vec<u8> = ids.flat_map(|i| i.to_le_bytes()).collect();
             let b =
                 self.device()
                     .alloc(&self.lanes.compute, bytes.len() as u64, Tag::Activation)?;
             self.lanes.compute.write(b.all(), &bytes)?;
-            Ok(Tensor::dense(Arc::new(b), 0, shape, DType::I32))
+            Ok(Tensor::dense(Arc::new(b), 0, shape, dtype))
         };
+        let words =
+            |ids: &mut dyn Iterator<Item = i32>, shape: &[u64]| typed(ids, shape, DType::I32);
         let rows = [batch, seq];
         let up = |ids: &[i32]| words(&mut ids.iter().copied(), &rows);
         // Text that is continued is one document.
@@ -160,8 +193,23 @@ impl Trainer {
         let go = || {
             let attention = documents.filter(|d| d.attention);
             let positions = documents.filter(|d| d.positions);
+            let mut values = images.iter().map(|x| x.to_bits() as i32);
+            let mut patches = |i: Images| {
+                typed(
+                    &mut values,
+                    &[batch * i.row, i.patches, i.patch],
+                    DType::F32,
+                )
+            };
             Ok(Batch {
-                tokens: Some(up(tokens)?),
+                tokens: Some(match &seen {
+                    Some(i) => words(&mut i.words_only(tokens), &rows)?,
+                    None => up(tokens)?,
+                }),
+                images: seen.map(&mut patches).transpose()?,
+                places: seen
+                    .map(|i| words(&mut i.places(tokens, t), &rows))
+                    .transpose()?,
                 targets: targets.map(up).transpose()?,
                 ignores: self.spec.labelled,
                 segments: attention

@@ -74,10 +74,13 @@ pub fn rehearse(
 ) -> Result<()> {
     let spec = &trainer.spec;
     let tokens = vec![0i32; (spec.batch * spec.seq_len) as usize];
+    let words = crate::upload::images(&trainer.blocks.units).map_or(0, |i| i.words());
+    let images = vec![0f32; (spec.batch * words) as usize];
     let batches: Vec<MicroBatch<'_>> = (0..u64::from(spec.own_micro_batches()))
         .map(|m| MicroBatch {
             tokens: &tokens,
             targets: &tokens,
+            images: &images,
             first_sequence: m * spec.batch,
         })
         .collect();

@@ -12,7 +12,7 @@ use crate::lanes::Lanes;
 use crate::pipeline::Pipe;
 use crate::scale::Scaling;
 use crate::timeline::Diagnostics;
-use crate::upload::upload_consts;
+use crate::upload::{images, upload_consts};
 use crate::values::Values;
 use crate::whole::Whole;
 use crossweave_hal::{Bootstrap, Device};
@@ -75,7 +75,10 @@ impl Trainer {
         let host = start_host(device, &spec, &mut lowered);
         let host = host.map_err(at(&spec, "opening the offloaded state"))?;
 
-        let input_bytes = 4 * spec.input_words() * u64::from(spec.own_micro_batches());
+        // Images, and where each token's feature is.
+        let seen = images(&units).map_or(0, |i| spec.batch * (spec.seq_len + i.words()));
+        let words = spec.input_words() + seen;
+        let input_bytes = 4 * words * u64::from(spec.own_micro_batches());
         let in_flight = InFlight::new(device, input_bytes).map_err(at(&spec, "set-up"))?;
         let scaling = Scaling::new(&spec);
         if let Some(seed) = machine.buffer(lowered.memory.seed) {

@@ -6,7 +6,7 @@ use crate::caches::Work;
 use crate::error::{Error, Result};
 use crate::in_flight::Pending;
 use crate::nonfinite::Watch;
-use crate::upload::upload;
+use crate::upload::{images, upload};
 use crate::values::Act;
 use crossweave_hal::{Event, Purpose};
 use crossweave_offload::Executor;
@@ -31,7 +31,8 @@ impl Trainer {
         lr: &dyn Fn(u64) -> f64,
     ) -> Result<()> {
         let (stream, spec) = (&self.lanes.compute, &self.spec);
-        let data = upload(&mut self.in_flight, stream, spec, batches);
+        let images = images(&self.blocks.units);
+        let data = upload(&mut self.in_flight, stream, spec, images, batches);
         let data = data.map_err(|e| self.error("uploading the batch", e))?;
         let inputs = Inputs {
             batches,

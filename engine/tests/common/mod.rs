@@ -374,6 +374,7 @@ fn train_counted(
                 .map(|(tokens, targets, first_sequence)| MicroBatch {
                     tokens,
                     targets,
+                    images: &[],
                     first_sequence: *first_sequence,
                 })
                 .collect();
@@ -402,6 +403,7 @@ fn train_counted(
             let loss = t.evaluate(&MicroBatch {
                 tokens,
                 targets,
+                images: &[],
                 first_sequence: *first_sequence,
             });
             local.push(loss.unwrap());
@@ -552,6 +554,7 @@ pub fn one_step(t: &mut Trainer, s: &RankSpec, step: u64) -> crossweave_engine::
     let mb = MicroBatch {
         tokens: &tokens,
         targets: &targets,
+        images: &[],
         first_sequence: 0,
     };
     t.step(&[mb], 3e-3)
@@ -602,6 +605,7 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
         let mb = MicroBatch {
             tokens: &tokens,
             targets: &targets,
+            images: &[],
             first_sequence: 0,
         };
         t.step(&[mb], 0.0).unwrap();

@@ -163,6 +163,7 @@ fn phases(w: &World, job: &Job, rank: u32) -> Rank {
     let batch = |m: u32| MicroBatch {
         tokens: &tokens,
         targets: &tokens,
+        images: &[],
         first_sequence: u64::from(m) * s.batch,
     };
     p.begin();

@@ -21,8 +21,56 @@ pub struct Model {
     pub decoder: Option<Decoder>,
     /// What follows them.
     pub head: Head,
+    /// A tower over images, whose features stand at the places of a token.
+    pub vision: Option<Vision>,
     /// Starting deviations.
     pub init: Init,
+}
+
+/// From images to features of the width of the residual stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vision {
+    /// Its width, its layers and their names; its embedding and head say nothing.
+    pub tower: Box<Model>,
+    /// What the names of its parameters before the layers begin with.
+    pub prefix: &'static str,
+    /// The product over patches, the class token and the positions, which have a row for that too.
+    pub tables: [&'static str; 3],
+    /// Before the layers.
+    pub norm: Norm,
+    /// Colours, pixels of a side, and pixels of a patch's side.
+    pub image: [u64; 3],
+    /// The class token is left out of the features.
+    pub drops_class: bool,
+    /// From the tower's width to the residual stream's, and within that.
+    pub project: [Linear; 2],
+    /// Between the two.
+    pub act: Act,
+    /// The token whose places they take.
+    pub token: u64,
+    /// Images of a row. It follows from the data.
+    pub images: u64,
+    /// Parameters that the file has and the features do not need, with their shapes: they stay as they are.
+    pub kept: Vec<(String, Vec<u64>)>,
+    /// Names of the parameters of the tower, of the projector, and of the language model begin so.
+    pub parts: [&'static str; 3],
+}
+
+impl Vision {
+    /// Patches of an image.
+    pub fn patches(&self) -> u64 {
+        let [_, side, patch] = self.image;
+        (side / patch.max(1)).pow(2)
+    }
+    /// Values of a patch.
+    pub fn patch(&self) -> u64 {
+        let [colours, _, patch] = self.image;
+        colours * patch * patch
+    }
+    /// Features of an image: tokens that stand for it.
+    pub fn features(&self) -> u64 {
+        self.patches() + u64::from(!self.drops_class)
+    }
 }
 
 /// Deviations of the starting weights, all normal with mean 0; biases begin at 0, scales of norms so that they do nothing.

@@ -3,7 +3,7 @@
 
 use crate::desc::Act;
 use crate::rope::parameters;
-use crate::{FAMILIES, Family};
+use crate::{Family, families};
 use serde_json::{Map, Value, json};
 
 /// One key.
@@ -50,6 +50,12 @@ pub enum Kind {
     FeedForward,
     /// A list of one of these classes.
     Classes(&'static [&'static str]),
+    /// The keys of a part, which its own rows read.
+    Keys,
+    /// A whole number; negative ones count from the end.
+    Place,
+    /// One of these words.
+    Word(&'static [&'static str]),
     /// Nothing else than this value (JSON) is available.
     Only(&'static str),
 }
@@ -172,6 +178,23 @@ pub const fn rope_by(name: &'static str, theta: &'static str) -> [Key; 2] {
 pub const fn only(name: &'static str, value: &'static str, doc: &'static str) -> Key {
     key(name, Kind::Only(value), value, doc).unasked()
 }
+/// The keys of a part of the model.
+pub const fn part(name: &'static str, doc: &'static str) -> Key {
+    key(name, Kind::Keys, "", doc).unasked()
+}
+/// A place among others, from the end where it is negative.
+pub const fn place(name: &'static str, default: &'static str, doc: &'static str) -> Key {
+    key(name, Kind::Place, default, doc).unasked()
+}
+/// One of some words.
+pub const fn word(
+    name: &'static str,
+    all: &'static [&'static str],
+    default: &'static str,
+    doc: &'static str,
+) -> Key {
+    key(name, Kind::Word(all), default, doc).unasked()
+}
 /// The class that a folder is of, where it says what the model has.
 pub const fn classes(all: &'static [&'static str], default: &'static str) -> Key {
     let doc = "class in transformers";
@@ -271,7 +294,7 @@ pub const ACTIVATIONS: &[(&str, Act)] = &[
 ];
 
 /// Whether an MLP of T5's words is gated, and its activation.
-fn gated(text: &str) -> Option<(bool, Act)> {
+pub(crate) fn gated(text: &str) -> Option<(bool, Act)> {
     let inner = text.strip_prefix("gated-");
     let named = match inner {
         Some("gelu") => "gelu_new",
@@ -691,8 +714,7 @@ fn unknown<T>(family: &Family, name: &str, value: &Value) -> Result<T, ConfigErr
     if shown.chars().count() > 60 {
         shown = shown.chars().take(57).collect::<String>() + "…";
     }
-    let others: Vec<&str> = FAMILIES
-        .iter()
+    let others: Vec<&str> = families()
         .filter(|f| f.key(name).is_some())
         .map(|f| f.name)
         .collect();
@@ -707,84 +729,6 @@ fn unknown<T>(family: &Family, name: &str, value: &Value) -> Result<T, ConfigErr
             family.name
         ),
     )
-}
-
-impl Key {
-    /// Holds a value against the row.
-    ///
-    /// # Errors
-    /// Another type; out of range.
-    pub fn check(&self, v: &Value) -> Result<(), ConfigError> {
-        let bad = |what: String| bad(self.name, what);
-        match self.kind {
-            Kind::Int(most) => match v.as_u64() {
-                Some(n) if n > most => bad(format!("{n} is more than the {most} allowed")),
-                Some(n) if n >= 1 => Ok(()),
-                _ => bad(format!("{v} is not a positive whole number")),
-            },
-            Kind::Count(most) => match v.as_u64() {
-                Some(n) if n > most => bad(format!("{n} is more than the {most} allowed")),
-                Some(_) => Ok(()),
-                None => bad(format!("{v} is not a whole number from 0 on")),
-            },
-            Kind::Id => match v.as_i64() {
-                Some(n) if n.unsigned_abs() <= IDS => Ok(()),
-                _ => bad(format!("{v} is not a token id")),
-            },
-            Kind::Positive => match v.as_f64() {
-                Some(x) if x > 0.0 && x.is_finite() => Ok(()),
-                _ => bad(format!("{v} is not a positive number")),
-            },
-            Kind::Part => match v.as_f64() {
-                Some(p) if p > 0.0 && p <= 1.0 => Ok(()),
-                _ => bad(format!("{v} is not in (0, 1]")),
-            },
-            Kind::Probability => match v.as_f64() {
-                Some(p) if (0.0..1.0).contains(&p) => Ok(()),
-                _ => bad(format!("{v} is not a probability in [0, 1)")),
-            },
-            Kind::Flag => match v {
-                Value::Bool(_) => Ok(()),
-                _ => bad(format!("{v} is not true or false")),
-            },
-            Kind::Activation => match v.as_str() {
-                Some(a) if ACTIVATIONS.iter().any(|x| x.0 == a) => Ok(()),
-                Some(a) => {
-                    let names = ACTIVATION_NAMES.join(", ");
-                    bad(format!("\"{a}\" is not available; available: {names}"))
-                }
-                None => bad(format!("{v} is not text")),
-            },
-            Kind::FeedForward => match v.as_str().and_then(gated) {
-                Some(_) => Ok(()),
-                None => {
-                    let names = ACTIVATION_NAMES.join(", ");
-                    bad(format!(
-                        "{v} is not available; available: {names}, each with gated- before it too"
-                    ))
-                }
-            },
-            Kind::Scaling => match v {
-                Value::Object(_) => Ok(()),
-                _ => bad(format!("{v} is not an object")),
-            },
-            Kind::Layers => match v.as_array() {
-                Some(all) if all.iter().all(Value::is_string) => Ok(()),
-                _ => bad(format!("{v} is not a list of names")),
-            },
-            Kind::Classes(all) => match v.as_array().map(Vec::as_slice) {
-                Some([Value::String(one)]) if all.contains(&one.as_str()) => Ok(()),
-                _ => bad(format!(
-                    "{v} is not available; available: {}",
-                    all.join(", ")
-                )),
-            },
-            Kind::Only(value) => match serde_json::from_str::<Value>(value) {
-                Ok(one) if same(&one, v) => Ok(()),
-                _ => bad(format!("{v} is not available; only {value} is")),
-            },
-        }
-    }
 }
 
 /// Equal, numbers by value.

@@ -5,13 +5,14 @@
 //! its explanations read the same rows. **Invariant**: a key that is not understood is refused, never passed over.
 #![forbid(unsafe_code)]
 
+mod check;
 pub mod desc;
 mod families;
 pub mod keys;
 pub mod rope;
 mod spec;
 
-pub use families::FAMILIES;
+pub use families::{COMPOSED, FAMILIES};
 pub use keys::{Config, ConfigError, Fresh, Key, Kind};
 pub use spec::ModelSpec;
 
@@ -149,9 +150,14 @@ impl Family {
         let is = |end| self.architecture.ends_with(end);
         match () {
             _ if is("ForMaskedLM") => Predicts::Hidden,
-            _ if is("ForConditionalGeneration") => Predicts::Spans,
+            // Of images and a text, what follows in the text.
+            _ if is("ForConditionalGeneration") && !self.sees() => Predicts::Spans,
             _ => Predicts::Next,
         }
+    }
+    /// Do its models read images?
+    pub fn sees(&self) -> bool {
+        self.key("vision_config").is_some()
     }
     /// The row of a key.
     pub fn key(&self, name: &str) -> Option<&'static Key> {
@@ -181,9 +187,14 @@ impl Family {
     }
 }
 
+/// Every family, those of which only folders are read last.
+pub fn families() -> impl Iterator<Item = &'static Family> {
+    FAMILIES.iter().chain(COMPOSED).copied()
+}
+
 /// The family of a name.
 pub fn family(name: &str) -> Option<&'static Family> {
-    FAMILIES.iter().copied().find(|f| f.name == name)
+    families().find(|f| f.name == name)
 }
 
 /// No values beside the dimensions.

@@ -3,7 +3,7 @@
 use crate::desc::Model;
 use crate::keys::{Config, ConfigError, Derive, Fresh, bad};
 use crate::rope::parameters;
-use crate::{FAMILIES, Family, family};
+use crate::{Family, families, family};
 use serde_json::{Map, Value, json};
 
 /// A model, described.
@@ -34,7 +34,7 @@ impl ModelSpec {
             Some(v) => return bad("model_type", format!("{v} is not text")),
         };
         let Some(family) = family(name) else {
-            let known: Vec<_> = FAMILIES.iter().map(|f| f.name).collect();
+            let known: Vec<_> = families().map(|f| f.name).collect();
             return bad(
                 "model_type",
                 format!(
@@ -130,6 +130,15 @@ impl ModelSpec {
         spec
     }
 
+    /// The same over rows of so many images each.
+    pub fn seeing(&self, images: u64) -> ModelSpec {
+        let mut spec = self.clone();
+        if let Some(v) = &mut spec.model.vision {
+            v.images = images;
+        }
+        spec
+    }
+
     /// Other dropouts of embeddings, residual branches and attention weights, where given.
     ///
     /// # Errors
@@ -211,23 +220,7 @@ impl ModelSpec {
         let family = self.config.family;
         let mut out = Map::new();
         out.insert("architectures".into(), json!([family.architecture]));
-        out.insert("model_type".into(), json!(family.name));
-        for row in family.keys() {
-            match self.config.get(row.name) {
-                Some(value) => _ = out.insert(row.name.into(), value.clone()),
-                // Classes ask whether there is such an attribute: a null where absent says the same would be one.
-                None if row.default.is_empty() => {}
-                None => _ = out.insert(row.name.into(), Value::Null),
-            }
-        }
-        let [theta, part] = family.roles.rope;
-        if let Some(theta) = self.config.get(theta) {
-            let mut p = parameters(self.config.get("rope_scaling"), theta);
-            if let Some(part) = self.config.get(part) {
-                p["partial_rotary_factor"] = part.clone();
-            }
-            out.insert("rope_parameters".into(), p);
-        }
+        out.extend(self.config.hf());
         for (key, value) in [
             ("torch_dtype", json!("float32")),
             ("use_cache", json!(true)),
@@ -238,5 +231,31 @@ impl ModelSpec {
         }
         (family.export)(&self.config, &mut out);
         Value::Object(out)
+    }
+}
+
+impl Config {
+    /// What a `config.json` says of these keys.
+    pub(crate) fn hf(&self) -> Map<String, Value> {
+        let family = self.family;
+        let mut out = Map::new();
+        out.insert("model_type".into(), json!(family.name));
+        for row in family.keys() {
+            match self.get(row.name) {
+                Some(value) => _ = out.insert(row.name.into(), value.clone()),
+                // Classes ask whether there is such an attribute: a null where absent says the same would be one.
+                None if row.default.is_empty() => {}
+                None => _ = out.insert(row.name.into(), Value::Null),
+            }
+        }
+        let [theta, part] = family.roles.rope;
+        if let Some(theta) = self.get(theta) {
+            let mut p = parameters(self.get("rope_scaling"), theta);
+            if let Some(part) = self.get(part) {
+                p["partial_rotary_factor"] = part.clone();
+            }
+            out.insert("rope_parameters".into(), p);
+        }
+        out
     }
 }

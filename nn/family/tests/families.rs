@@ -1,6 +1,6 @@
 //! What must hold of every family, whichever they are.
 
-use crossweave_family::{Config, FAMILIES, Family, Fresh, Key, Kind, ModelSpec, PRESETS};
+use crossweave_family::{Config, FAMILIES, Family, Fresh, Key, Kind, ModelSpec, PRESETS, family};
 use serde_json::{Map, Value, json};
 
 fn preset(f: &Family) -> Map<String, Value> {
@@ -40,7 +40,9 @@ fn others(row: &Key, now: Option<&Value>) -> Vec<Value> {
         Kind::Scaling => vec![json!({"rope_type": "linear", "factor": 2.0})],
         Kind::Layers => vec![],
         Kind::Classes(all) => all.iter().map(|name| json!([name])).collect(),
-        Kind::Only(_) => vec![],
+        Kind::Only(_) | Kind::Keys => vec![],
+        Kind::Place => vec![json!(0), json!(-1)],
+        Kind::Word(all) => all.iter().map(|word| json!(word)).collect(),
     };
     all.into_iter().filter(|v| Some(v) != now).collect()
 }
@@ -262,4 +264,126 @@ fn a_scaling_that_two_versions_read_differently_is_refused() {
     let longest = config["max_position_embeddings"].clone();
     config["rope_scaling"]["original_max_position_embeddings"] = longest;
     ModelSpec::from_hf(&config).unwrap();
+}
+
+/// A model of parts: keys of each are read by its own rows, and named with the part.
+#[test]
+fn parts_are_read_by_their_own_rows() {
+    let llava = family("llava").unwrap();
+    let llama = small(family("llama").unwrap());
+    let vision = json!({"model_type": "clip_vision_model", "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 3,
+        "num_attention_heads": 2, "image_size": 8, "patch_size": 4});
+    let config = json!({"model_type": "llava", "image_token_index": 3, "vision_config": vision,
+        "text_config": llama.as_object().unwrap().iter().filter(|(k, _)| *k != "tie_word_embeddings")
+            .map(|(k, v)| (k.clone(), v.clone())).collect::<Map<_, _>>()});
+    let with = |path: &[&str], v: Value| {
+        let mut other = config.clone();
+        let mut at = &mut other;
+        for key in path {
+            at = &mut at[*key];
+        }
+        *at = v;
+        ModelSpec::from_hf(&other)
+    };
+    let spec = ModelSpec::from_hf(&config).unwrap();
+    let seen = |s: &ModelSpec| {
+        let v = s.model().vision.clone().unwrap();
+        (v.tower.stack.layers.len(), v.kept.len(), v.features())
+    };
+    // The last layer but one; of the last and the norm behind it 16 parameters and 2 stay.
+    assert_eq!(seen(&spec), (2, 18, 4));
+    assert_eq!(spec, ModelSpec::from_hf(&spec.hf_config()).unwrap());
+    let full = with(&["vision_feature_select_strategy"], json!("full")).unwrap();
+    assert_eq!(seen(&full).2, 5);
+    for (place, layers) in [(-4, 0), (0, 0), (1, 1), (3, 3), (-1, 3)] {
+        let one = with(&["vision_feature_layer"], json!(place)).unwrap();
+        assert_eq!(seen(&one).0, layers, "{place}");
+    }
+    for row in llava
+        .keys()
+        .filter(|r| !matches!(r.kind, Kind::Keys | Kind::Only(_)))
+    {
+        let tried = others(row, spec.config().get(row.name)).into_iter();
+        let changed = |v: Value| with(&[row.name], v).is_ok_and(|s| s.model() != spec.model());
+        assert!(
+            tried.map(changed).any(|c| c),
+            "{} changes nothing",
+            row.name
+        );
+    }
+    let images = &[
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "image_size",
+        "patch_size",
+        "num_channels",
+    ];
+    for key in images {
+        let changed = |n: u64| {
+            let other = with(&["vision_config", key], json!(n));
+            other.is_ok_and(|s| s.model() != spec.model())
+        };
+        assert!([1, 2, 4, 16].into_iter().any(changed), "{key}");
+    }
+    for (path, v, named) in [
+        (
+            &["vision_feature_layer"][..],
+            json!(4),
+            "vision_feature_layer",
+        ),
+        (
+            &["vision_feature_layer"],
+            json!([1, 2]),
+            "vision_feature_layer",
+        ),
+        (
+            &["vision_feature_select_strategy"],
+            json!("cls"),
+            "vision_feature_select_strategy",
+        ),
+        (&["image_token_index"], json!(1 << 20), "image_token_index"),
+        (&["tie_word_embeddings"], json!(true), "tie_word_embeddings"),
+        (
+            &["text_config", "tie_word_embeddings"],
+            json!(true),
+            "text_config.tie_word_embeddings",
+        ),
+        (&["text_config", "strange"], json!(1), "text_config.strange"),
+        (
+            &["text_config", "model_type"],
+            json!("qwen2"),
+            "text_config.model_type",
+        ),
+        (&["text_config"], Value::Null, "text_config"),
+        (
+            &["vision_config", "strange"],
+            json!(1),
+            "vision_config.strange",
+        ),
+        (
+            &["vision_config", "patch_size"],
+            json!(3),
+            "vision_config.patch_size",
+        ),
+        (
+            &["vision_config", "num_attention_heads"],
+            json!(3),
+            "vision_config.num_attention_heads",
+        ),
+        (
+            &["vision_config", "model_type"],
+            json!("siglip_vision_model"),
+            "vision_config.model_type",
+        ),
+        (&["vision_config"], json!(3), "vision_config"),
+        (&["strange"], json!(1), "strange"),
+    ] {
+        let e = with(path, v).unwrap_err();
+        assert_eq!(e.key, named, "{e}");
+    }
+    // A family whose models are read from folders only has no new ones.
+    let e = ModelSpec::new(llava, &Map::new()).unwrap_err();
+    assert_eq!(e.key, "text_config", "{e}");
 }

@@ -35,7 +35,8 @@ impl Form {
     }
 }
 
-/// One matrix over parameters that lie end to end (same width), `None` when they do not.
+/// One matrix over parameters that lie end to end (same width), `None` when they do not. Of more dims (a convolution's weight, over patches that
+/// do not overlap) all but the first are one.
 fn fuse(parts: &[&Tensor]) -> Option<Tensor> {
     let first = parts[0];
     let mut at = first.offset();
@@ -54,10 +55,11 @@ fn fuse(parts: &[&Tensor]) -> Option<Tensor> {
     let n = first.shape().rank();
     dims[..n].copy_from_slice(first.shape().dims());
     dims[0] = rows;
+    dims[1] = dims[1..n.max(2)].iter().product();
     Some(Tensor::dense(
         first.buffer().clone(),
         first.offset(),
-        &dims[..n],
+        &dims[..n.min(2)],
         first.dtype(),
     ))
 }
@@ -84,7 +86,8 @@ fn parts(env: &Env<'_>, w: &[Param], b: &[Param], conv1d: bool) -> Result<Vec<Pa
     };
     let weights: Vec<&Tensor> = w.iter().map(find).collect::<Result<_>>()?;
     let biases: Vec<&Tensor> = b.iter().map(find).collect::<Result<_>>()?;
-    if let Some(bad) = weights.iter().find(|t| t.shape().rank() != 2) {
+    let fits = |rank: usize| rank == 2 || rank > 2 && weights.len() == 1 && !conv1d;
+    if let Some(bad) = weights.iter().find(|t| !fits(t.shape().rank())) {
         return shape_error(format!(
             "linear: the weights of a fused product are matrices, got {bad:?}"
         ));

@@ -10,6 +10,7 @@ pub mod distill;
 pub mod dropout;
 pub mod embedding;
 pub mod head_norm;
+pub mod images;
 pub mod linear;
 pub mod norm;
 pub mod pack;
@@ -30,6 +31,7 @@ pub(crate) enum OpNode {
     Linear(linear::Node),
     Split(split::Node),
     Pack(pack::Node),
+    Images(images::Node),
     Positions(positions::Node),
     Norm(norm::Node),
     HeadNorm(head_norm::Node),
@@ -55,6 +57,7 @@ impl OpNode {
             OpNode::Linear(n) => n.backward(b, nodes),
             OpNode::Split(n) => n.backward(b),
             OpNode::Pack(n) => n.backward(b),
+            OpNode::Images(n) => n.backward(b),
             OpNode::Positions(n) => n.backward(b),
             OpNode::Norm(n) => n.backward(b, nodes),
             OpNode::HeadNorm(n) => n.backward(b, nodes),
@@ -80,6 +83,7 @@ impl OpNode {
             OpNode::Linear(n) => vec![n.x],
             OpNode::Split(n) => vec![n.x],
             OpNode::Pack(n) => vec![n.x],
+            OpNode::Images(n) => vec![n.x],
             OpNode::Positions(n) => vec![n.x],
             OpNode::Norm(n) => vec![n.x],
             OpNode::HeadNorm(n) => vec![n.x],
@@ -103,6 +107,7 @@ impl OpNode {
             OpNode::Linear(n) => Some(n.out),
             OpNode::Split(_) => None,
             OpNode::Pack(n) => Some(n.out),
+            OpNode::Images(n) => Some(n.out),
             OpNode::Positions(n) => Some(n.out),
             OpNode::Norm(n) => Some(n.out),
             OpNode::HeadNorm(n) => Some(n.out),

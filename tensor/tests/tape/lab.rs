@@ -130,6 +130,7 @@ impl Lab {
             ignores: false,
             segments: words(case.segments)?,
             positions: words(case.positions)?,
+            ..Batch::default()
         };
         let env = Env {
             run: &run,

@@ -100,6 +100,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             layers: vec![layer; c.int("num_hidden_layers")? as usize],
         },
         decoder: None,
+        vision: None,
         head: Head {
             before: Some(Before {
                 linear: linear("cls.predictions.transform.dense", true),

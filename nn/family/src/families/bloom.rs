@@ -81,6 +81,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             layers: vec![layer; c.int("n_layer")? as usize],
         },
         decoder: None,
+        vision: None,
         head: Head {
             norm: Some(Norm::layer("transformer.ln_f", eps)),
             lm: "lm_head",

@@ -93,6 +93,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             layers: vec![layer; c.int("num_hidden_layers")? as usize],
         },
         decoder: None,
+        vision: None,
         head: Head { norm: Some(Norm::layer("transformer.ln_f", eps)), lm: "lm_head", tied: c.flag("tie_word_embeddings"), ..Head::default() },
         init: Init { std, residual: std },
     })

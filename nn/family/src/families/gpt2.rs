@@ -1,5 +1,4 @@
-//! GPT-2: pre-LayerNorm, learned positions, fused qkv, Conv1D weights `[in, out]`. Names and shapes of `GPT2LMHeadModel`
-//! (huggingface/transformers).
+//! GPT-2: pre-LayerNorm, learned positions, fused qkv, Conv1D weights `[in, out]`. Names and shapes of `GPT2LMHeadModel` (huggingface/transformers).
 
 use crate::desc::*;
 use crate::keys::*;
@@ -105,6 +104,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             layers: (0..layers).map(layer).collect::<Result<_, _>>()?,
         },
         decoder: None,
+        vision: None,
         head: Head {
             norm: Some(Norm::layer("transformer.ln_f", eps)),
             lm: "lm_head",

@@ -89,6 +89,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             layers: vec![layer; c.int("num_hidden_layers")? as usize],
         },
         decoder: None,
+        vision: None,
         head: Head {
             norm: Some(Norm::layer("gpt_neox.final_layer_norm", eps)),
             lm: "embed_out",

@@ -83,6 +83,7 @@ pub fn model(
             layers: layers.collect::<Result<_, _>>()?,
         },
         decoder: None,
+        vision: None,
         head: Head {
             norm: Some(Norm::rms("model.norm", eps)),
             lm: "lm_head",

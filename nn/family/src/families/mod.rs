@@ -2,6 +2,7 @@
 
 mod bert;
 mod bloom;
+mod clip;
 mod cohere;
 mod cohere2;
 mod falcon;
@@ -14,6 +15,7 @@ mod gpt2;
 mod gpt_neox;
 mod granite;
 mod llama;
+mod llava;
 mod mistral;
 mod olmo2;
 mod opt;
@@ -56,3 +58,6 @@ pub const FAMILIES: &[&Family] = &[
     &bert::FAMILY,
     &t5::FAMILY,
 ];
+
+/// Those that are made of parts, of which only folders are read.
+pub const COMPOSED: &[&Family] = &[&llava::FAMILY];

@@ -98,6 +98,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             layers: vec![layer; c.int("num_hidden_layers")? as usize],
         },
         decoder: None,
+        vision: None,
         head: Head {
             norm: last.then_some(Norm::layer("model.decoder.final_layer_norm", 1e-5)),
             project: "model.decoder.project_out",

@@ -115,6 +115,6 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             scale: if scaled { (width as f64).powf(-0.5) } else { 0.0 },
             ..Head::default()
         },
-        init: Init { std: 0.02, residual: 0.02 },
+        vision: None, init: Init { std: 0.02, residual: 0.02 },
     })
 }
