@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub fn figures(name: &str) -> Option<Value> {
     let of = |name: &str| PUBLISHED.iter().find(|p| p.0.eq_ignore_ascii_case(name));
     let (name, model, published, standard) = of(name)?;
-    let whole = of(*standard)?.1.params() as f64;
+    let whole = of(standard)?.1.params() as f64;
     Some(json!({
         "model": {"name": name, "params": model.params(), "published": published, "layers": model.shape.layers, "hidden": model.shape.hidden},
         "dense": model.dense(),
