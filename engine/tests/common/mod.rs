@@ -645,5 +645,5 @@ pub fn alone(w: &World, model: &ModelSpec, s: &RankSpec) -> Trainer {
 /// Whether place `n` of a matrix has its turn: every second one, chosen so that all values of each dim are met; with `CROSSWEAVE_MATRIX=all`
 /// every one.
 pub fn turn(n: usize) -> bool {
-    n % 2 == 0 || std::env::var("CROSSWEAVE_MATRIX").is_ok_and(|v| v == "all")
+    n.is_multiple_of(2) || std::env::var("CROSSWEAVE_MATRIX").is_ok_and(|v| v == "all")
 }

@@ -303,13 +303,9 @@ fn parts_are_read_by_their_own_rows() {
         .keys()
         .filter(|r| !matches!(r.kind, Kind::Keys | Kind::Only(_)))
     {
-        let tried = others(row, spec.config().get(row.name)).into_iter();
+        let mut tried = others(row, spec.config().get(row.name)).into_iter();
         let changed = |v: Value| with(&[row.name], v).is_ok_and(|s| s.model() != spec.model());
-        assert!(
-            tried.map(changed).any(|c| c),
-            "{} changes nothing",
-            row.name
-        );
+        assert!(tried.any(changed), "{} changes nothing", row.name);
     }
     let images = &[
         "hidden_size",
