@@ -48,22 +48,16 @@ fn batch(path: &Path, spec: &ModelSpec) -> Result<Both> {
     let inputs = read_as("input_ids", false)?;
     let (b, t) = (inputs.batch, inputs.seq);
     let images = images(path, spec, &inputs)?;
-    if spec.family().sees() {
-        let labels = read_as("labels", true)?;
+    if spec.family().predicts() == Predicts::Next {
+        let given = match spec.family().sees() {
+            true => Some(read_as("labels", true)?),
+            false => None,
+        };
+        let labels = given.as_ref().unwrap_or(&inputs);
         if (labels.batch, labels.seq) != (b, t) {
-            return Err(unlike(path, &labels, [b, t]));
+            return Err(unlike(path, labels, [b, t]));
         }
         let (ids, labels, seq) = (inputs.cut(0, t - 1), labels.cut(1, t), t - 1);
-        let trained = Inputs { ids, batch: b, seq };
-        return Ok(Both {
-            read: inputs,
-            trained,
-            labels,
-            images,
-        });
-    }
-    if spec.family().predicts() == Predicts::Next {
-        let (ids, labels, seq) = (inputs.cut(0, t - 1), inputs.cut(1, t), t - 1);
         let trained = Inputs { ids, batch: b, seq };
         return Ok(Both {
             read: inputs,

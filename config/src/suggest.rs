@@ -57,7 +57,7 @@ const WORDS: &[(&str, &str)] = &[
     ("warmup_ratio", "scheduler.params.warmup_num_steps"),
     ("warmup_iters", "scheduler.params.warmup_num_steps"),
     ("lr_warmup_iters", "scheduler.params.warmup_num_steps"),
-    ("min_lr", "scheduler.params.cos_min_ratio"),
+    ("min_lr", "scheduler.params.min_lr"),
     ("lr_scheduler", "scheduler"),
     ("lr_decay_style", "scheduler.type"),
     ("scheduler_type", "scheduler.type"),
