@@ -286,6 +286,9 @@ pub struct ConformArgs {
     /// Fail a case that takes longer than this; each has a limit of its own, of a minute or two
     #[arg(long, value_name = "TIME", value_parser = span_of_time)]
     pub case_limit: Option<std::time::Duration>,
+    /// Run cases of ops in so many processes at once; default: one for each processor, for devices that are processors, else one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: Option<u16>,
     /// Training sizes too: a quarter of an hour, and several GiB
     #[arg(long)]
     pub big: bool,

@@ -61,6 +61,7 @@ pub fn run(a: &ConformArgs) -> Result<()> {
         effort,
         budget: a.budget,
         limit: a.case_limit,
+        jobs: a.jobs.map(usize::from),
         program: Program {
             path: program,
             args: vec![CHILD.into()],

@@ -97,6 +97,7 @@ pub fn options(plugin: &Path, bug: &str, only: &[&str]) -> Options {
         effort: Effort::Default,
         budget: None,
         limit: None,
+        jobs: Some(1),
         program: Program {
             path: std::env::current_exe().expect("this binary"),
             args: ["seeded::child", "--exact", "--ignored", "--nocapture"]

@@ -107,9 +107,14 @@ pub struct Hello {
     pub interfaces: Vec<String>,
     /// Names of its devices.
     pub devices: Vec<String>,
+    /// Whether every one of them computes on the processors of this machine.
+    pub on_processors: bool,
     /// SHA-256 of its file; empty when it is linked.
     pub sha256: String,
 }
+
+/// `cw_device_info.kind` of a processor.
+const KIND_CPU: u32 = 1;
 
 /// Begins every line of the protocol: what a plugin prints itself is passed over.
 pub const MARK: &str = "@conform ";
@@ -405,8 +410,10 @@ fn hello(plugin: &Arc<Plugin>, target: &Target, whole: bool) -> Result<(Hello, u
     if count == 0 {
         return Err("the plugin finds no device on this machine".into());
     }
+    h.on_processors = true;
     for i in 0..count {
         let info = plugin.open(i)?.info()?;
+        h.on_processors &= info.kind == KIND_CPU;
         h.devices.push(crate::raw::text(&info.name));
     }
     if let Target::File(path) = target {

@@ -6,7 +6,9 @@ use crate::child::{Hello, Job, Line, Target};
 use crate::expect::Expect;
 use crate::launch::{Ended, Launcher, Program, Running};
 use crate::report::{Cell, Report, Status};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Children in a row that may end before their first case; then the rest of their cases is given up.
@@ -17,6 +19,8 @@ pub const RANKS: [u32; 7] = [1, 2, 3, 4, 6, 7, 8];
 pub const FEW_RANKS: [u32; 2] = [2, 3];
 /// After a case that hung the next ones of its child's group get no more than this: what hangs once hangs again.
 const HURRY: Duration = Duration::from_secs(15);
+/// Cases of ops that a child runs where several run at once.
+const SHARE: usize = 16;
 /// How long a child may take to let communicators and the plugin go.
 const LEAVE: Duration = Duration::from_secs(60);
 
@@ -53,6 +57,8 @@ pub struct Options {
     pub budget: Option<Duration>,
     /// A bound on every case's own time limit.
     pub limit: Option<Duration>,
+    /// Processes that run cases of ops at once; `None`: one for each processor where the devices are processors too, and else one.
+    pub jobs: Option<usize>,
     /// How children are started.
     pub program: Program,
 }
@@ -161,12 +167,22 @@ impl Options {
         }
         let start = Instant::now();
         let mut cells = Vec::new();
+        let jobs = self.jobs.unwrap_or_else(|| match hello.on_processors {
+            true => std::thread::available_parallelism().map_or(1, usize::from),
+            false => 1,
+        });
         for unit in self.units(&cases) {
-            self.unit(&unit, start, &mut |c| {
+            let mut take = |c: Cell| {
                 ended(&c);
                 cells.push(c);
-            })?;
+            };
+            match unit.group == Group::Op && jobs > 1 && unit.cases.len() > SHARE {
+                true => self.share(&unit, jobs, start, &mut take)?,
+                false => self.unit(&unit, start, &mut take)?,
+            }
         }
+        let place: HashMap<&str, usize> = cases.iter().map(|c| c.id.as_str()).zip(0..).collect();
+        cells.sort_by_key(|c| place.get(c.id.as_str()).copied());
         let idle = match self.only.is_empty() && self.replay.is_none() {
             true => {
                 let all = registry(&self.ranks, self.effort);
@@ -230,6 +246,42 @@ impl Options {
             }
         }
         units
+    }
+
+    /// Runs the cases of a unit in `jobs` children at once, each of them a few: what is compared takes one thread's time, and cases of
+    /// ops know nothing of one another.
+    fn share(
+        &self,
+        unit: &Unit<'_>,
+        jobs: usize,
+        start: Instant,
+        ended: &mut dyn FnMut(Cell),
+    ) -> Result<(), Trouble> {
+        let shares: Vec<&[&Case]> = unit.cases.chunks(SHARE).collect();
+        let next = AtomicUsize::new(0);
+        let (cells, came) = channel();
+        std::thread::scope(|s| {
+            let worker = |cells: Sender<Cell>| -> Result<(), Trouble> {
+                while let Some(cases) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let share = Unit {
+                        cases: cases.to_vec(),
+                        ..*unit
+                    };
+                    self.unit(&share, start, &mut |c| drop(cells.send(c)))?;
+                }
+                Ok(())
+            };
+            let workers: Vec<_> = (0..jobs.min(shares.len()))
+                .map(|_| {
+                    let cells = cells.clone();
+                    s.spawn(move || worker(cells))
+                })
+                .collect();
+            drop(cells);
+            came.iter().for_each(ended);
+            let mut all = workers.into_iter().map(|w| w.join());
+            all.try_for_each(|w| w.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
     }
 
     fn unit(
