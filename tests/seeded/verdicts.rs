@@ -1,9 +1,9 @@
 //! What the kit makes of what cases find: expectations, a budget, and what there was nothing to judge of.
 
 use crate::seeded::frame::{c_plugin, options, run, wrapped_cpu};
-use crossweave_conform::Report;
 use crossweave_conform::expect::Expect;
 use crossweave_conform::report::Status;
+use crossweave_conform::{Effort, Report};
 use std::time::Duration;
 
 fn of<'a>(r: &'a Report, id: &str) -> (Status, &'a str) {
@@ -49,6 +49,25 @@ fn a_budget_fails_nothing() {
             assert!(r.cells.iter().all(|c| c.status == Status::NotRun));
         }
     }
+}
+
+/// How many processes run cases of ops changes neither what is found nor the order in which a report lists it.
+#[test]
+fn several_processes_find_what_one_finds() {
+    let only = ["op.axpby.*", "op.unary.*", "mem.map"];
+    let mut o = options(&wrapped_cpu(), "beta_0_reads_y", &only);
+    o.effort = Effort::Quick;
+    let found = |jobs| {
+        let mut o = o.clone();
+        o.jobs = Some(jobs);
+        let cells = run(&o).cells.into_iter();
+        cells.map(|c| (c.id, c.status, c.note)).collect::<Vec<_>>()
+    };
+    let one = found(1);
+    assert!(one.len() > 32, "{} cases are one share", one.len());
+    let failed = one.iter().filter(|c| c.1 == Status::Fail).count();
+    assert!((1..=4).contains(&failed), "{failed} cases fail");
+    assert_eq!(one, found(3));
 }
 
 #[test]
