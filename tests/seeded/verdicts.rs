@@ -66,7 +66,7 @@ fn several_processes_find_what_one_finds() {
     let one = found(1);
     assert!(one.len() > 32, "{} cases are one share", one.len());
     let failed = one.iter().filter(|c| c.1 == Status::Fail).count();
-    assert!((1..=4).contains(&failed), "{failed} cases fail");
+    assert!(failed > 0 && failed < one.len(), "{failed} cases fail");
     assert_eq!(one, found(3));
 }
 
