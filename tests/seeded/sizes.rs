@@ -201,7 +201,7 @@ fn each_two(all: &[SizeOf]) -> Vec<(&SizeOf, Rule)> {
 #[test]
 #[ignore = "minutes: cargo test --release -p crossweave-tests --test suite every_size -- --ignored --nocapture"]
 fn what_is_wrong_beyond_every_size_is_named() {
-    let all = sizes_of_ops(Effort::Default);
+    let all = sizes(Effort::Default);
     let mut each = each_size(&all);
     each.extend(each_two(&all));
     println!("{} defects", each.len());
@@ -233,16 +233,21 @@ fn training_sizes_are_tried_by_big() {
     }
 }
 
-/// `CW_SIZES_ONLY` keeps the ops whose names hold it.
+/// The sizes that an effort tries; `CW_SIZES_ONLY` keeps the ops whose names hold it.
+fn sizes(effort: Effort) -> Vec<SizeOf> {
+    let mut all = sizes_of_ops(effort);
+    let only = std::env::var("CW_SIZES_ONLY").unwrap_or_default();
+    all.retain(|s| s.op.contains(&only));
+    assert!(!all.is_empty(), "{only}: no op of this name has sizes");
+    all
+}
+
 #[test]
 #[ignore = "hours: cargo test --release -p crossweave-tests --test suite training_size -- --ignored --nocapture"]
 fn what_is_wrong_beyond_every_training_size_is_named() {
-    let mut all = sizes_of_ops(Effort::Big);
-    let only = std::env::var("CW_SIZES_ONLY").unwrap_or_default();
-    all.retain(|s| s.op.contains(&only));
+    let all = sizes(Effort::Big);
     let each = BIG.into_iter().flat_map(|(l, ops)| big(&all, l, ops));
     let each: Vec<_> = each.collect();
-    assert!(!each.is_empty(), "{only}: no op of training sizes");
     println!("{} defects", each.len());
     assert_eq!(
         swept(&each, Effort::Big),
