@@ -39,6 +39,9 @@ pub(crate) struct Moving {
     pub pending_loads: RefCell<Vec<PendingStateLoad>>,
 }
 
+/// Values that are brought to their place at once.
+const PIECE: usize = 1 << 20;
+
 impl States {
     /// The state of `units`, where the tables say; `model` are the parameters of all units of the model, of which this rank may hold a part, and
     /// `seed` is that of starting values.
@@ -131,8 +134,16 @@ impl States {
         let p = &self.units[u].table.params[i];
         let held = p.is_cut(kind).then(|| p.held.take(values));
         let values = held.as_deref().unwrap_or(values);
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.put(w, (u, i), kind, 0, &bytes).map(|_| ())
+        // In pieces, so that no second copy of a large parameter is made.
+        let mut bytes = vec![];
+        for (n, piece) in values.chunks(PIECE).enumerate() {
+            bytes.resize(4 * piece.len(), 0);
+            for (to, v) in bytes.as_chunks_mut().0.iter_mut().zip(piece) {
+                *to = v.to_le_bytes();
+            }
+            self.put(w, (u, i), kind, (n * PIECE) as u64, &bytes)?;
+        }
+        Ok(())
     }
 
     /// Brings what was loaded into the form it is kept in, and values to the 16-bit copy beside them.
