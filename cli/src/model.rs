@@ -7,6 +7,7 @@ use crate::train::resume;
 use crate::trained;
 use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
+use crossweave_data::Columns;
 use crossweave_engine::{StateKind, Trainer};
 use crossweave_nn::distill::{Distill, TEACHER};
 use crossweave_nn::lora::is_adapter;
@@ -200,20 +201,47 @@ impl Source {
         self.spec.model().width
     }
 
-    /// From now on rows hold what an encoder reads and what a decoder reads, so many tokens each.
+    /// From now on rows hold what an encoder reads and what a decoder reads, or two texts.
     ///
     /// # Errors
-    /// Parts of a model that has none.
-    pub fn reads(&mut self, parts: Option<[usize; 2]>) -> Result<()> {
-        let has = self.spec.model().decoder.is_some();
-        match parts {
-            Some([read, _]) if has => self.spec = self.spec.reading(read as u64),
-            None if !has => {}
+    /// Rows that the model does not read.
+    pub fn reads(&mut self, columns: Option<Columns>) -> Result<()> {
+        let begun = self.folder.is_none() && self.checkpoint.is_none();
+        if begun && matches!(columns, Some(Columns::Pair(p)) if p.labelled) {
+            // A new model has what its data ask for.
+            self.spec = self.spec.answering().unwrap_or_else(|| self.spec.clone());
+        }
+        let (model, family) = (self.spec.model(), self.spec.family().name);
+        let has = model.decoder.is_some();
+        match (columns, model.stack.embed.kinds) {
+            (Some(Columns::Both([read, _])), _) if has => {
+                self.spec = self.spec.reading(read as u64);
+            }
+            (Some(Columns::Pair(p)), Some(kinds)) => {
+                if u64::from(p.kinds) > kinds.rows {
+                    return Err(CliError::refused(
+                        format!(
+                            "token_type_ids: the data have {} kinds of token, and type_vocab_size of the model is {}",
+                            p.kinds, kinds.rows
+                        ),
+                        "number the texts of a row from 0 on",
+                    ));
+                }
+                if p.labelled && model.head.pair.is_none() {
+                    return Err(CliError::refused(
+                        format!(
+                            "data.next_sentence, next_sentence_label: this {family} has no head that says whether a text follows another"
+                        ),
+                        "leave it out, or name a folder whose model has that head (BertForPreTraining)",
+                    ));
+                }
+                self.spec = self.spec.pairing(p.tokens as u64, p.labelled);
+            }
+            (None, _) if !has => {}
             _ => {
                 return Err(CliError::refused(
                     format!(
-                        "data.objective: rows of these data are not what a {} model reads",
-                        self.spec.family().name
+                        "data.objective: rows of these data are not what a {family} model reads"
                     ),
                     "remove data.objective",
                 ));

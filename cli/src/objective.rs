@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, Result};
 use crossweave_config::{self as config, Config, Data, MEAN_NOISE_SPAN_LENGTH, MLM_PROBABILITY};
-use crossweave_data::{Images, Masking, Objective, Spans};
+use crossweave_data::{Images, Masking, Objective, Pairs, Spans};
 use crossweave_nn::ModelSpec;
 
 /// Most tokens of a sample where nothing says how many: 512 of models that read texts of any length, as T5 was trained.
@@ -44,8 +44,8 @@ pub fn of(
         (asked, own, _) => asked.or(own).unwrap_or(config::Objective::Causal),
     };
     let new = new.and_then(|m| m.spec(None).ok());
-    let decoder = opened.or(new.as_ref());
-    let decoder = decoder.and_then(|s| s.model().decoder.as_ref());
+    let described = opened.or(new.as_ref()).map(ModelSpec::model);
+    let decoder = described.and_then(|m| m.decoder.as_ref());
     let [start, fill] = decoder.map_or([0; 2], |d| d.tokens.map(|t| t as u32));
     if let Some(v) = opened.and_then(|s| s.model().vision.as_ref()) {
         if let Data::Text(_) = data {
@@ -62,15 +62,19 @@ pub fn of(
     }
     let id = |n: Option<u64>| n.and_then(|n| u32::try_from(n).ok());
     let (mut share, mut mean) = (MLM_PROBABILITY, MEAN_NOISE_SPAN_LENGTH);
-    let (mut mask, mut first) = (None, None);
+    let (mut mask, mut first, mut pairs) = (None, None, None);
     if let Data::Text(d) = data {
         share = d.mlm_probability.unwrap_or(share);
         mean = d.mean_noise_span_length.unwrap_or(mean);
         (mask, first) = (id(d.mask_id), id(d.sentinel_id));
+        pairs = d.next_sentence.unwrap_or(false).then(|| Pairs {
+            first: id(d.cls_id),
+            end: id(d.sep_id),
+        });
     }
     Ok(match asked {
         config::Objective::Causal => Objective::Causal,
-        config::Objective::MaskedLm => Objective::MaskedLm(Masking { share, mask }),
+        config::Objective::MaskedLm => Objective::MaskedLm(Masking { share, mask, pairs }),
         config::Objective::SpanCorruption => Objective::SpanCorruption(Spans {
             share,
             mean,

@@ -6,7 +6,7 @@ use crate::error::{CliError, Result};
 use crate::say::say;
 use crate::{adapter, infer, trained, whole};
 use crossweave_checkpoint::{Dtype, SafeFile, TensorOut, write_safetensors};
-use crossweave_data::IGNORED;
+use crossweave_data::{Columns, IGNORED, Pair, decoded, paired};
 use crossweave_engine::MicroBatch;
 use crossweave_hal::DType;
 use crossweave_nn::lora::is_adapter;
@@ -39,6 +39,8 @@ struct Both {
     labels: Vec<i32>,
     /// Patches of the images, where there are some, and how many of them a row has.
     images: (Vec<f32>, u64),
+    /// What the columns of a row are, where they are not one text.
+    columns: Option<Columns>,
 }
 
 /// The batch of a file, as a model of this kind has it.
@@ -64,6 +66,7 @@ fn batch(path: &Path, spec: &ModelSpec) -> Result<Both> {
             trained,
             labels,
             images,
+            columns: None,
         });
     }
     let labels = read_as("labels", true)?;
@@ -71,34 +74,124 @@ fn batch(path: &Path, spec: &ModelSpec) -> Result<Both> {
     if !fits {
         return Err(unlike(path, &labels, [b, t]));
     }
-    let Some(decoder) = &spec.model().decoder else {
-        let (ids, seq) = (inputs.ids.clone(), t);
-        let trained = Inputs { ids, batch: b, seq };
-        return Ok(Both {
-            read: inputs,
-            trained,
-            labels: labels.ids,
-            images,
-        });
+    // As in training: what the encoder reads and behind it what the decoder reads, or a pair with what stands before it.
+    let pairs = match &spec.model().decoder {
+        Some(_) => None,
+        None => pairs(path, &inputs, &labels)?,
     };
-    // As in training: what the encoder reads, and behind it what the decoder reads.
+    let columns = match (&spec.model().decoder, &pairs) {
+        (Some(_), _) => Columns::Both([t as usize, labels.seq as usize]),
+        (None, Some(pairs)) => Columns::Pair(pairs.what),
+        (None, None) => {
+            let trained = Inputs {
+                ids: inputs.ids.clone(),
+                ..inputs
+            };
+            return Ok(Both {
+                read: inputs,
+                trained,
+                labels: labels.ids,
+                images,
+                columns: None,
+            });
+        }
+    };
     let (mut ids, mut all) = (vec![], vec![]);
     let rows = inputs.ids.chunks_exact(t as usize);
-    for (read, written) in rows.zip(labels.ids.chunks_exact(labels.seq as usize)) {
-        let start = decoder.tokens.map(|t| t as u32);
-        let read = read.iter().map(|t| *t as u32).collect();
-        let (row, targets) = crossweave_data::decoded(read, written.to_vec(), start);
+    for (i, (read, written)) in rows
+        .zip(labels.ids.chunks_exact(labels.seq as usize))
+        .enumerate()
+    {
+        let read: Vec<u32> = read.iter().map(|t| *t as u32).collect();
+        let (row, targets) = match (&spec.model().decoder, &pairs) {
+            (Some(d), _) => decoded(read, written.to_vec(), d.tokens.map(|t| t as u32)),
+            (None, Some(p)) => paired((p.follows[i], p.weight), p.kinds(i), &read, written),
+            (None, None) => (read, written.to_vec()),
+        };
         ids.extend(row.into_iter().map(|t| t as i32));
         all.extend(targets);
     }
-    let seq = t + labels.seq;
+    let seq = columns.all() as u64;
     let one = |ids| Inputs { ids, batch: b, seq };
     Ok(Both {
         read: one(ids.clone()),
         trained: one(ids),
         labels: all,
         images,
+        columns: Some(columns),
     })
+}
+
+/// What stands beside the tokens of pairs of texts.
+struct Pairs {
+    what: Pair,
+    kinds: Vec<u32>,
+    follows: Vec<i32>,
+    /// How much an answer counts beside a token.
+    weight: f32,
+}
+
+impl Pairs {
+    fn kinds(&self, row: usize) -> &[u32] {
+        let n = self.what.tokens;
+        &self.kinds[row * n..(row + 1) * n]
+    }
+}
+
+/// `token_type_ids` and `next_sentence_label`, where the file has one of them.
+fn pairs(path: &Path, inputs: &Inputs, labels: &Inputs) -> Result<Option<Pairs>> {
+    let file = SafeFile::open(path)?;
+    let (b, t) = (inputs.batch as usize, inputs.seq as usize);
+    let refuse =
+        |what: &str, fix: &str| CliError::refused(format!("{}: {what}", path.display()), fix);
+    let find = |name: &str, shape: &[usize]| -> Result<Option<Vec<i64>>> {
+        let Ok(info) = file.info(name) else {
+            return Ok(None);
+        };
+        if info.shape != shape {
+            let what = format!("{name} has shape {:?}", info.shape);
+            let fix = format!("give it the shape {shape:?}, or leave it out");
+            return Err(refuse(&what, &fix));
+        }
+        integers(path, &file, name).map(Some)
+    };
+    let kinds = find("token_type_ids", &[b, t])?;
+    let follows = find("next_sentence_label", &[b])?;
+    if kinds.is_none() && follows.is_none() {
+        return Ok(None);
+    }
+    let labelled = follows.is_some();
+    let kinds = kinds.unwrap_or_else(|| vec![0; b * t]);
+    let kinds: Option<Vec<u32>> = kinds.iter().map(|k| u32::try_from(*k).ok()).collect();
+    let Some(kinds) = kinds else {
+        return Err(refuse(
+            "token_type_ids holds a kind below 0",
+            "count kinds from 0",
+        ));
+    };
+    let follows = follows.unwrap_or_else(|| vec![IGNORED.into(); b]);
+    let good = |f: &i64| matches!(f, 0..=1) || *f == i64::from(IGNORED);
+    if !follows.iter().all(good) {
+        return Err(refuse(
+            "next_sentence_label is not 0, 1 or -100 everywhere",
+            "write 0 where the second text follows the first, 1 where it does not, and -100 where that is not to be predicted",
+        ));
+    }
+    let follows: Vec<i32> = follows.iter().map(|f| *f as i32).collect();
+    let count = |all: &[i32]| all.iter().filter(|l| **l != IGNORED).count();
+    let weight = count(&labels.ids) as f32 / count(&follows).max(1) as f32;
+    let most = kinds.iter().copied().max().unwrap_or(0);
+    let what = Pair {
+        tokens: t,
+        kinds: most.saturating_add(1),
+        labelled,
+    };
+    Ok(Some(Pairs {
+        what,
+        kinds,
+        follows,
+        weight,
+    }))
 }
 
 fn unlike(path: &Path, labels: &Inputs, [b, t]: [u64; 2]) -> CliError {
@@ -172,19 +265,17 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     let mut source = trained::open(&args.model)?.source;
     let inputs = batch(&args.inputs, &source.spec)?;
     let (b, mut t) = (inputs.read.batch, inputs.read.seq);
-    let longest = source.spec.model().positions;
-    if source.spec.model().decoder.is_some() {
-        let read = SafeFile::open(&args.inputs)?.info("input_ids")?.shape[1];
-        source.reads(Some([read, t as usize - read]))?;
-    }
+    let positions = source.spec.model().positions;
+    let longest = inputs.columns.map_or(t, |c| c.longest() as u64);
+    source.reads(inputs.columns)?;
     source.spec = source.spec.seeing(inputs.images.1);
-    if t > longest {
+    if longest > positions {
         return Err(CliError::refused(
             format!(
-                "{}: input_ids has sequences of {t} tokens, the model has {longest} positions",
+                "{}: input_ids has sequences of {longest} tokens, the model has {positions} positions",
                 args.inputs.display()
             ),
-            format!("give at most {longest} tokens"),
+            format!("give at most {positions} tokens"),
         ));
     }
     let compute = match args.dtype {
@@ -201,7 +292,10 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     let trained = &inputs.trained;
     let mut trainer = infer::open(&source, &plugin, &host, compute, b, trained.seq)?;
     let images = &inputs.images.0;
-    let logits = trainer.logits_of(&inputs.read.ids, images, [b, t])?;
+    let mut heads = trainer
+        .logits_of(&inputs.read.ids, images, [b, t])?
+        .into_iter();
+    let (logits, answers) = (heads.next().unwrap_or_default(), heads.next());
     let (mut loss, mut grads) = trainer.loss_and_grads(&MicroBatch {
         tokens: &trained.ids,
         targets: &inputs.labels,
@@ -223,6 +317,12 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
         TensorOut::from_f32("logits", Dtype::F32, &shape, logits),
         TensorOut::from_f32("loss", Dtype::F32, &[], vec![loss as f32]),
     ];
+    if let Some(answers) = answers {
+        let shape = [b as usize, 2];
+        let name = "seq_relationship_logits";
+        out.push(TensorOut::from_f32(name, Dtype::F32, &shape, answers));
+    }
+    let before = out.len();
     let params = trainer.params();
     for (name, values) in grads {
         let resolved = source.folder.as_ref();
@@ -239,7 +339,7 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
         let title = format!("grad.{file_name}");
         out.push(TensorOut::from_f32(title, Dtype::F32, &shape, values));
     }
-    let count = out.len() - 2;
+    let count = out.len() - before;
     write(&args.out, out)?;
     say!(
         "{}: loss {loss:.6}, logits [{b}, {t}, {vocab}], {count} gradients",
@@ -267,22 +367,7 @@ fn read(path: &Path, name: &str, vocab: u64, ignored: bool) -> Result<Inputs> {
             "give at least one sequence of two tokens, so that there is a next token",
         ));
     }
-    let bytes = file.read(name)?;
-    let wide: Vec<i64> = match info.dtype {
-        Dtype::I64 => bytes
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(|c| i64::from_le_bytes(*c))
-            .collect(),
-        Dtype::I32 => bytes
-            .as_chunks::<4>()
-            .0
-            .iter()
-            .map(|c| i64::from(i32::from_le_bytes(*c)))
-            .collect(),
-        other => return Err(refuse(format!("is {other:?}"), "write it as I64")),
-    };
+    let wide = integers(path, &file, name)?;
     let good = |id: &i64| (0..vocab as i64).contains(id) || ignored && *id == i64::from(IGNORED);
     let bad = wide.iter().position(|id| !good(id));
     if let Some(at) = bad {
@@ -298,6 +383,31 @@ fn read(path: &Path, name: &str, vocab: u64, ignored: bool) -> Result<Inputs> {
         ids: wide.iter().map(|id| *id as i32).collect(),
         batch: b as u64,
         seq: t as u64,
+    })
+}
+
+/// The values of a tensor of integers.
+fn integers(path: &Path, file: &SafeFile, name: &str) -> Result<Vec<i64>> {
+    let bytes = file.read(name)?;
+    Ok(match file.info(name)?.dtype {
+        Dtype::I64 => bytes
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|c| i64::from_le_bytes(*c))
+            .collect(),
+        Dtype::I32 => bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|c| i64::from(i32::from_le_bytes(*c)))
+            .collect(),
+        other => {
+            return Err(CliError::refused(
+                format!("{}: {name} is {other:?}", path.display()),
+                "write it as I64",
+            ));
+        }
     })
 }
 

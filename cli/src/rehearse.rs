@@ -57,14 +57,14 @@ impl Rehearsal {
         let mut vocab = None;
         let mut given = Given::default();
         let mut labels_found = None;
-        let (mut parts, mut asked, mut images) = (None, None, None);
+        let (mut columns, mut asked, mut images) = (None, None, None);
         let length = match data {
             Data::Tokens(d) => {
                 let labels = d.labels.as_deref();
                 let path = d.tokens.as_ref();
                 let file =
                     crossweave_data::GivenTokens::open(path, &d.key, labels, None, objective)?;
-                parts = file.parts();
+                columns = file.columns();
                 images = file.images_of_a_row();
                 labels_found = file.labels_key().map(str::to_string);
                 given = Given {
@@ -97,13 +97,13 @@ impl Rehearsal {
         let longest = source.spec.model().positions;
         let mut seq = length.unwrap_or(longest.min(objective::sample(&resolved.data)));
         if let Some(ids) = asked {
-            parts = ids.parts(seq as usize);
-            seq = parts.map_or(seq, |p| (p[0] + p[1]) as u64);
+            columns = ids.columns(seq as usize);
+            seq = columns.map_or(seq, |c| c.all() as u64);
         }
-        source.reads(parts)?;
+        source.reads(columns)?;
         source.sees(images, &resolved)?;
-        let sample = parts.map_or(seq, |p| p[0].max(p[1]) as u64);
-        teacher::hear(&mut source, &resolved, sample, parts)?;
+        let sample = columns.map_or(seq, |c| c.longest() as u64);
+        teacher::hear(&mut source, &resolved, sample, columns)?;
         Ok(Rehearsal {
             resolved,
             source,

@@ -4,11 +4,12 @@ use crate::error::{CliError, Result};
 use crate::hub::{self, Part};
 use crate::model::{self, Source, Teacher};
 use crossweave_config::Resolved;
+use crossweave_data::Columns;
 use crossweave_nn::Distill;
 use crossweave_tensor::Distillation;
 
 /// From now on `student` learns from the teacher that the config names, if it names one. `longest`: tokens of a sample that one stack reads;
-/// `parts`: those of encoder and decoder, where there are both.
+/// `columns`: what those of a row are, where they are not one text.
 ///
 /// # Errors
 /// A folder that is no model's; a teacher that gives other logits than the student, or cannot read its samples.
@@ -16,7 +17,7 @@ pub fn hear(
     student: &mut Source,
     r: &Resolved,
     longest: u64,
-    parts: Option<[usize; 2]>,
+    columns: Option<Columns>,
 ) -> Result<()> {
     let Some(asked) = &r.settings.distill else {
         return Ok(());
@@ -81,8 +82,9 @@ pub fn hear(
             "shorten data.seq_len, or name another teacher",
         );
     }
-    let spec = match parts {
-        Some([read, _]) => spec.reading(read as u64),
+    let spec = match columns {
+        Some(Columns::Both([read, _])) => spec.reading(read as u64),
+        Some(Columns::Pair(p)) => spec.pairing(p.tokens as u64, false),
         None => spec,
     };
     let how = Distill {

@@ -89,7 +89,7 @@ impl Bench {
 }
 
 /// A case, the key of a width, a matrix that is not square, and a vector.
-const CASES: [(&str, &str, &str, &str); 7] = [
+const CASES: [(&str, &str, &str, &str); 10] = [
     (
         "qwen3-v5",
         "hidden_size",
@@ -132,6 +132,24 @@ const CASES: [(&str, &str, &str, &str); 7] = [
         "model.layers.1.mlp.gate_proj.weight",
         "model.layers.0.input_layernorm.weight",
     ),
+    (
+        "bert-pairs-v5",
+        "hidden_size",
+        "bert.encoder.layer.0.intermediate.dense.weight",
+        "bert.encoder.layer.1.output.LayerNorm.bias",
+    ),
+    (
+        "t5-v5",
+        "d_ff",
+        "encoder.block.0.layer.1.DenseReluDense.wi.weight",
+        "decoder.block.1.layer.0.layer_norm.weight",
+    ),
+    (
+        "llava-v4",
+        "text_config/hidden_size",
+        "language_model.model.layers.0.mlp.down_proj.weight",
+        "language_model.model.layers.1.input_layernorm.weight",
+    ),
 ];
 
 #[test]
@@ -142,22 +160,22 @@ fn a_model_that_is_not_as_its_config_says_is_one_error() {
         let name = |n: &str| n.to_string();
 
         let mut other = config.clone();
-        other[width] = json!(2 * config[width].as_u64().unwrap());
+        let key = other.pointer_mut(&format!("/{width}")).unwrap();
+        *key = json!(2 * key.as_u64().unwrap());
         b.refuses(&other, &whole, &["config says [", "the file ["]);
 
         let mut more = config.clone();
-        let layers = if config.get("n_layer").is_some() {
-            "n_layer"
-        } else {
-            "num_hidden_layers"
-        };
-        more[layers] = json!(3);
+        let keys = ["n_layer", "num_decoder_layers", "num_hidden_layers"];
+        let part = width
+            .rsplit_once('/')
+            .map_or(String::new(), |(part, _)| format!("/{part}"));
+        let part = more.pointer_mut(&part).unwrap();
+        let layers = keys.into_iter().find(|k| part.get(k).is_some()).unwrap();
+        part[layers] = json!(3);
         if let Some(Value::Array(kinds)) = more.get_mut("layer_types") {
             kinds.push(kinds[0].clone());
         }
-        let third = vector_of_layer(vector, matrix)
-            .replace("layers.1.", "layers.2.")
-            .replace("h.1.", "h.2.");
+        let third = vector_of_layer(vector, matrix).replacen(".1.", ".2.", 1);
         b.refuses(&more, &whole, &[&third[..third.find(".2.").unwrap() + 3]]);
 
         for gone in [matrix, vector] {
@@ -199,10 +217,15 @@ fn a_tensor_of_two_files_or_of_two_names_is_refused() {
         let (config, whole) = (config(case), tensors(case));
         let mut b = Bench::of(case);
         // With and without the base model's prefix.
-        let bare = ["model.", "transformer.", "gpt_neox."]
-            .iter()
-            .find_map(|p| matrix.strip_prefix(p))
-            .unwrap();
+        let bases = [
+            "model.",
+            "transformer.",
+            "gpt_neox.",
+            "bert.",
+            "encoder.",
+            "language_model.",
+        ];
+        let bare = bases.iter().find_map(|p| matrix.strip_prefix(p)).unwrap();
         let mut all = whole.clone();
         all.insert(bare.to_string(), whole[matrix].clone());
         b.refuses(&config, &all, &[bare]);
@@ -237,7 +260,14 @@ fn a_tensor_of_two_files_or_of_two_names_is_refused() {
 
 #[test]
 fn a_vocabulary_smaller_than_the_tokenizers_is_refused() {
-    for case in ["qwen2-v4", "gemma3-v5", "opt-v5", "falcon-v4"] {
+    for case in [
+        "qwen2-v4",
+        "gemma3-v5",
+        "opt-v5",
+        "falcon-v4",
+        "bert-v4",
+        "t5-v4",
+    ] {
         let s = Scratch::new();
         let model = format!("model={}", json!({"hf": oracle(case).join("model")}));
         // Bytes: 256 and more ids, and the models have 48.

@@ -2,11 +2,20 @@
 //! fit the model are refused.
 
 use crate::common::{Scratch, figures, losses, model_bytes, same};
+use crate::oracles::read;
+use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn oracle(case: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/oracles");
+    root.join(case).join("model")
+}
 
 fn config(family: &str) -> Value {
     let model = match family {
-        "bert" => {
+        "bert" | "pairs" => {
             json!({"family": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32,
                          "hidden_dropout_prob": 0.1})
         }
@@ -14,9 +23,13 @@ fn config(family: &str) -> Value {
             json!({"family": "t5", "d_model": 16, "num_layers": 1, "num_heads": 2, "d_ff": 32, "dropout_rate": 0.1})
         }
     };
+    let mut data = json!({"train": "corpus/*.txt", "validation_fraction": 0.2, "cache_dir": "cache", "seq_len": 32});
+    if family == "pairs" {
+        data["next_sentence"] = json!(true);
+    }
     json!({
         "model": model,
-        "data": {"train": "corpus/*.txt", "validation_fraction": 0.2, "cache_dir": "cache", "seq_len": 32},
+        "data": data,
         "run": {"steps": 8, "checkpoint_every": 3, "validate_every": 4, "validate_batches": 2, "threads_per_rank": 1},
         "train_batch_size": 4, "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
@@ -32,7 +45,7 @@ fn train(s: &Scratch, ranks: &str, sets: &[&str], out: &str) {
 #[test]
 fn what_is_hidden_is_the_same_on_any_ranks_and_after_a_restart() {
     let s = Scratch::new();
-    for family in ["bert", "t5"] {
+    for family in ["bert", "t5", "pairs"] {
         s.write("c.json", config(family).to_string());
         let name = |part: &str| format!("{family}-{part}");
         let whole = s.path(&name("whole"));
@@ -142,6 +155,32 @@ fn objectives_that_do_not_fit_are_refused() {
         },
         &["data.mlm_probability", "causal"],
     );
+    // Pairs of texts: of models that hide tokens, with a head for the answer.
+    refused(
+        "t5",
+        &data("next_sentence", json!(true)),
+        &["data.next_sentence", "span_corruption"],
+    );
+    refused(
+        "bert",
+        &data("sep_id", json!(3)),
+        &["data.sep_id", "data.next_sentence"],
+    );
+    refused(
+        "pairs",
+        &data("seq_len", json!(4)),
+        &["data.seq_len", "do not fit into 4"],
+    );
+    refused(
+        "pairs",
+        &|c| c["model"]["vocab_size"] = json!(258),
+        &["data.cls_id", "258"],
+    );
+    refused(
+        "pairs",
+        &|c| c["model"]["type_vocab_size"] = json!(1),
+        &["2 kinds of token", "type_vocab_size"],
+    );
     // Ids outside the model, and more spans than there are ids for.
     refused(
         "bert",
@@ -172,5 +211,129 @@ fn objectives_that_do_not_fit_are_refused() {
         &["generate", "--model", "run", "--prompt", "the "],
         &["bert", "continue"],
         &[],
+    );
+}
+
+/// The shapes of a model's parameters.
+fn shapes(model: &Path) -> BTreeMap<String, Vec<usize>> {
+    let all = read(&model.join("model.safetensors"));
+    all.into_iter()
+        .map(|(name, (_, shape, _))| (name, shape))
+        .collect()
+}
+
+#[test]
+fn a_new_model_of_pairs_has_the_head_and_its_folder_trains_on() {
+    let s = Scratch::new();
+    s.write("c.json", config("pairs").to_string());
+    train(&s, "1", &["run.steps=3"], "run");
+    let made = shapes(&s.path("run/model"));
+    assert_eq!(made["cls.seq_relationship.weight"], [2, 16]);
+    assert_eq!(made["bert.pooler.dense.weight"], [16, 16]);
+    // Bytes, the end of documents, the mask, and what stands around two texts.
+    assert_eq!(made["bert.embeddings.word_embeddings.weight"], [260, 16]);
+    let said = std::fs::read_to_string(s.path("run/model/config.json")).unwrap();
+    assert!(said.contains("BertForPreTraining"), "{said}");
+    // What the model reads counts as tokens, not what stands in rows beside them.
+    let records = std::fs::read_to_string(s.path("run/metrics.jsonl")).unwrap();
+    let first: Value = serde_json::from_str(records.lines().next().unwrap()).unwrap();
+    assert_eq!(first["tokens"], json!(4 * 32));
+    let folder = format!("model={}", json!({"hf": s.path("run/model")}));
+    let head = |run: &str| {
+        read(&s.path(run).join("model/model.safetensors"))["cls.seq_relationship.weight"]
+            .2
+            .clone()
+    };
+    train(&s, "1", &[&folder, "run.steps=2"], "on");
+    assert_ne!(head("run"), head("on"));
+    // Without pairs its head stays as it is.
+    train(
+        &s,
+        "1",
+        &[&folder, "run.steps=2", "data.next_sentence=false"],
+        "off",
+    );
+    assert_eq!(head("run"), head("off"));
+    assert_eq!(made, shapes(&s.path("off/model")));
+    // A teacher is asked for hidden tokens only.
+    let distill = format!(
+        "distill={}",
+        json!({"teacher": s.path("run/model"), "alpha": 0.5, "temperature": 2.0})
+    );
+    train(&s, "1", &[&distill, "run.steps=2"], "taught");
+    assert!(losses(&s.path("taught")).iter().all(|l| l.is_finite()));
+    s.ok(&["estimate", "c.json"]);
+}
+
+#[test]
+fn given_pairs_that_do_not_fit_are_refused() {
+    let s = Scratch::new();
+    let case = oracle("bert-pairs-v5");
+    let bytes = std::fs::read(case.with_file_name("train.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+    let given: Tensors = file
+        .iter()
+        .map(|(n, t)| {
+            (
+                n.to_string(),
+                (t.dtype(), t.shape().to_vec(), t.data().to_vec()),
+            )
+        })
+        .collect();
+    let refused = |model: &Path, change: &dyn Fn(&mut Tensors), parts: &[&str]| {
+        let mut tensors = given.clone();
+        change(&mut tensors);
+        let views = tensors.iter();
+        let views: Vec<_> = views
+            .map(|(n, (d, shape, b))| (n.clone(), TensorView::new(*d, shape.clone(), b).unwrap()))
+            .collect();
+        safetensors::serialize_to_file(views, None, &s.path("t.safetensors")).unwrap();
+        let config = json!({
+            "model": {"hf": model},
+            "data": {"tokens": s.path("t.safetensors"), "key": "input_ids"},
+            "optimizer": {"type": "AdamW"}, "run": {"steps": 1, "threads_per_rank": 1},
+        });
+        s.write("bad.json", config.to_string());
+        s.refused(&["train", "bad.json", "--out", "out"], parts, &["out"]);
+    };
+    let set = |name: &'static str, at: usize, to: i64| {
+        move |t: &mut Tensors| {
+            t.get_mut(name).unwrap().2[8 * at..8 * at + 8].copy_from_slice(&to.to_le_bytes());
+        }
+    };
+    refused(
+        &case,
+        &set("next_sentence_label", 5, 2),
+        &["next_sentence_label", "holds 2", "step 2, row 1"],
+    );
+    refused(
+        &case,
+        &set("token_type_ids", 16 + 3, -1),
+        &["token_type_ids", "holds -1", "step 0, row 1, column 3"],
+    );
+    refused(
+        &case,
+        &set("token_type_ids", 3, 2),
+        &[
+            "token_type_ids",
+            "3 kinds of token",
+            "type_vocab_size of the model is 2",
+        ],
+    );
+    refused(
+        &case,
+        &|t| t.get_mut("next_sentence_label").unwrap().1 = vec![2, 20],
+        &["next_sentence_label", "[2, 20]", "[20, 2]"],
+    );
+    refused(
+        &oracle("bert-v5"),
+        &|t| t.get_mut("token_type_ids").unwrap().1 = vec![20, 16, 2],
+        &["token_type_ids", "[20, 16, 2]"],
+    );
+    refused(
+        &oracle("bert-v4"),
+        &|_| {},
+        &["next_sentence_label", "BertForPreTraining"],
     );
 }

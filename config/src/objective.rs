@@ -95,6 +95,14 @@ impl Resolver<'_> {
                     let fix = "set data.format to text, or name a model that predicts next tokens";
                     self.error("data.format", what, fix);
                 }
+                let pairs = d.next_sentence == Some(true);
+                let ends = [("data.cls_id", d.cls_id), ("data.sep_id", d.sep_id)];
+                for (path, given) in ends.into_iter().filter(|_| !pairs) {
+                    if given.is_some() {
+                        let what = "stands around pairs of texts, and samples are none";
+                        self.error(path, what, "set data.next_sentence to true, or remove it");
+                    }
+                }
                 let keys = [
                     (
                         "data.mlm_probability",
@@ -105,6 +113,7 @@ impl Resolver<'_> {
                         d.mean_noise_span_length.is_some() && !spans,
                     ),
                     ("data.mask_id", d.mask_id.is_some() && !masked),
+                    ("data.next_sentence", pairs && !masked),
                     ("data.sentinel_id", d.sentinel_id.is_some() && !spans),
                 ];
                 (

@@ -87,6 +87,15 @@ pub struct TextData {
     /// The token that stands for a hidden one; `None` = the tokenizer's, or one behind its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask_id: Option<u64>,
+    /// Samples are pairs of texts, and whether the second follows the first is predicted too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_sentence: Option<bool>,
+    /// The token before the first text of a pair; `None` = the tokenizer's, or one behind its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cls_id: Option<u64>,
+    /// The token behind each text of a pair; `None` = the tokenizer's, or one behind its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sep_id: Option<u64>,
     /// The token that stands for the first span; `None` = the tokenizer's, or one behind its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sentinel_id: Option<u64>,

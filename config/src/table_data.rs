@@ -268,6 +268,26 @@ const TEXT_DATA: Table = Table {
             "masked_lm: the token that stands for a hidden one; absent = the tokenizer's [MASK] or <mask>, else an id of its own behind the tokenizer's",
         )
         .auto(),
+        flag(
+            "next_sentence",
+            "",
+            "masked_lm: a sample is a pair of texts, of which the second follows the first or is of another sample, and that is predicted too; absent = false",
+        )
+        .auto(),
+        int(
+            "cls_id",
+            0,
+            "",
+            "next_sentence: the token before the first text; absent = the tokenizer's [CLS] or <s>, else an id of its own behind the tokenizer's",
+        )
+        .auto(),
+        int(
+            "sep_id",
+            0,
+            "",
+            "next_sentence: the token behind each text; absent = the tokenizer's [SEP] or </s>, else an id of its own behind the tokenizer's",
+        )
+        .auto(),
         int(
             "sentinel_id",
             0,

@@ -12,6 +12,7 @@ use crate::indexed::{IndexedDataset, pair};
 use crate::mixture::{Blend, Mixture, shares};
 use crate::objective::{Objective, Task};
 use crate::order::Order;
+use crate::pairs::Columns;
 use crate::progress::Progress;
 use crate::source::{SourceFile, list_cargo, list_files};
 use crate::spec::{DataSpec, Source, Validation, Weighted};
@@ -386,11 +387,11 @@ impl Corpus {
         own.map(|own| own.max(self.task.vocab()))
     }
 
-    /// Tokens that an encoder and a decoder read of a sample of `seq_len` tokens, where there are both.
-    pub fn parts(&self, seq_len: usize) -> Option<[usize; 2]> {
+    /// What the columns of a sample of `seq_len` tokens are, where these are not one text.
+    pub fn columns(&self, seq_len: usize) -> Option<Columns> {
         match self.given() {
-            Some(given) => given.parts(),
-            None => self.task.both(seq_len),
+            Some(given) => given.columns(),
+            None => self.task.columns(seq_len),
         }
     }
 

@@ -1,20 +1,14 @@
 //! Batches given as they are: an integer tensor `[steps, B, T]` of a safetensors file, one batch a step, and beside it labels where not
 //! every token counts, and images where the model reads some.
 
-use crate::atomic::read_at;
 use crate::batches::{IGNORED, SequenceSource};
 use crate::error::{DataError, Result};
 use crate::images::Pixels;
 use crate::objective::{Objective, decoded};
-use safetensors::Dtype;
-use safetensors::tensor::Metadata;
+use crate::pairs::{self, Columns};
+use crate::tensors::{Ids, header_of, tensor};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-
-/// The header is parsed in memory, so a damaged length must not ask for more than any real file has.
-const MAX_HEADER: u64 = 100_000_000;
-/// No file of batches comes near it, and a parser needs seconds for more.
-const MAX_TENSORS: usize = 100_000;
 
 /// Token batches in a safetensors file. Row `s * B + b` is batch `b` of step `s`. Of a model that predicts the next token, inputs are a row
 /// without its last token, labels a row without its first, of the tokens or of a tensor of their own. Where tokens were hidden, each has its
@@ -26,6 +20,7 @@ pub struct GivenTokens {
     tokens: Ids,
     labels: Option<Ids>,
     pixels: Option<Pixels>,
+    pairs: Option<pairs::Given>,
     objective: Objective,
     /// Predictions of each row that count, where there are labels.
     counted: Vec<u32>,
@@ -33,17 +28,6 @@ pub struct GivenTokens {
     batch: u64,
     row: u64,
     vocab: Option<usize>,
-}
-
-/// A tensor of ids in the file.
-#[derive(Debug)]
-struct Ids {
-    key: String,
-    /// Its first byte.
-    data: u64,
-    dtype: Dtype,
-    /// Columns.
-    row: usize,
 }
 
 impl GivenTokens {
@@ -119,12 +103,19 @@ impl GivenTokens {
             }
             _ => None,
         };
+        let pairs = match objective {
+            Objective::MaskedLm(_) => {
+                pairs::Given::find((&file, path), &header, data, [steps, batch, row])?
+            }
+            _ => None,
+        };
         let mut this = Self {
             path: path.into(),
             file,
             tokens,
             labels,
             pixels,
+            pairs,
             objective,
             counted: vec![],
             steps: steps as u64,
@@ -174,6 +165,9 @@ impl GivenTokens {
             let fix = "leave the step out, or give it a label that is not -100";
             return Err(DataError::setting("data.labels", reason, fix));
         }
+        if let Some(pairs) = &mut self.pairs {
+            pairs.weigh(&all, self.batch as usize);
+        }
         self.counted = all;
         Ok(())
     }
@@ -209,12 +203,8 @@ impl GivenTokens {
                 steps: self.steps,
             });
         }
-        let width = width(ids.dtype).unwrap_or(1);
-        let mut bytes = vec![0; ids.row * width];
-        let at = ids.data + sequence * bytes.len() as u64;
-        read_at(&self.file, &self.path, at, &mut bytes)?;
-        for (column, raw) in bytes.chunks_exact(width).enumerate() {
-            let id = value(ids.dtype, raw);
+        let row_of = ids.of_row((&self.file, &self.path), sequence)?;
+        for (column, id) in row_of.into_iter().enumerate() {
             eat(column, id).ok_or_else(|| DataError::TokenOutOfRange {
                 path: self.path.clone(),
                 place: format!("step {step}, row {row}, column {column} of \"{}\"", ids.key),
@@ -232,141 +222,12 @@ impl GivenTokens {
     }
 }
 
-/// The file, what its header says, and where its data begin.
-fn header_of(path: &Path) -> Result<(File, Metadata, u64)> {
-    let corrupt = |offset: u64, reason: String| DataError::Corrupt {
-        path: path.into(),
-        offset,
-        reason,
-        fix: "write the safetensors file again".into(),
-    };
-    let (file, len) = crossweave_files::open(path).map_err(DataError::io("open", path))?;
-    if len < 8 {
-        return Err(corrupt(
-            len,
-            format!("{len} bytes, too short for a safetensors header"),
-        ));
-    }
-    let mut size = [0; 8];
-    read_at(&file, path, 0, &mut size)?;
-    let size = u64::from_le_bytes(size);
-    if size > MAX_HEADER || size > len - 8 {
-        return Err(corrupt(
-            0,
-            format!("the header claims {size} bytes, the file has {len}"),
-        ));
-    }
-    let mut header = vec![0; size as usize];
-    read_at(&file, path, 8, &mut header)?;
-    let named = count_of(&header, b"data_offsets");
-    if named > MAX_TENSORS {
-        return Err(corrupt(
-            8,
-            format!("the header lists {named} tensors, and {MAX_TENSORS} are the limit"),
-        ));
-    }
-    let header: Metadata =
-        serde_json::from_slice(&header).map_err(|e| corrupt(8, format!("bad header: {e}")))?;
-    let data = 8 + size;
-    let end = data + header.data_len() as u64;
-    if end != len {
-        return Err(corrupt(
-            end.min(len),
-            format!("the header describes {end} bytes, the file has {len}"),
-        ));
-    }
-    Ok((file, header, data))
-}
-
-/// A tensor of integers with three dimensions. `setting` is the key of the config that names it.
-fn tensor(
-    path: &Path,
-    header: &Metadata,
-    data: u64,
-    key: &str,
-    setting: &str,
-) -> Result<(Ids, [usize; 3])> {
-    let Some(info) = header.info(key) else {
-        let mut names: Vec<String> = header.tensors().into_keys().collect();
-        names.sort();
-        names.truncate(20);
-        let reason = format!("{} has no tensor \"{key}\"", path.display());
-        return Err(DataError::setting(
-            setting,
-            reason,
-            format!("name one of: {}", names.join(", ")),
-        ));
-    };
-    let [steps, batch, row] = info.shape[..] else {
-        let reason = format!(
-            "tensor \"{key}\" of {} has shape {:?}, not [steps, B, T]",
-            path.display(),
-            info.shape
-        );
-        return Err(DataError::setting(
-            "data.tokens",
-            reason,
-            "give it three dimensions",
-        ));
-    };
-    if width(info.dtype).is_none() {
-        let reason = format!(
-            "tensor \"{key}\" of {} is {:?}, not integers",
-            path.display(),
-            info.dtype
-        );
-        return Err(DataError::setting(
-            "data.tokens",
-            reason,
-            "write it as I64, I32 or U16",
-        ));
-    }
-    let ids = Ids {
-        key: key.into(),
-        data: data + info.data_offsets.0 as u64,
-        dtype: info.dtype,
-        row,
-    };
-    Ok((ids, [steps, batch, row]))
-}
-
-/// How often `word` stands in `text`.
-fn count_of(text: &[u8], word: &[u8]) -> usize {
-    text.windows(word.len()).filter(|w| *w == word).count()
-}
-
-/// Bytes of an integer type.
-fn width(dtype: Dtype) -> Option<usize> {
-    match dtype {
-        Dtype::U8 | Dtype::I8 => Some(1),
-        Dtype::U16 | Dtype::I16 => Some(2),
-        Dtype::U32 | Dtype::I32 => Some(4),
-        Dtype::U64 | Dtype::I64 => Some(8),
-        _ => None,
-    }
-}
-
-/// The value of little-endian `bytes`. A `u64` beyond `i64` saturates: it is no token id either way.
-fn value(dtype: Dtype, bytes: &[u8]) -> i64 {
-    let mut wide = [0; 8];
-    wide[..bytes.len()].copy_from_slice(bytes);
-    let unsigned = u64::from_le_bytes(wide);
-    match dtype {
-        Dtype::I8 => i64::from(unsigned as i8),
-        Dtype::I16 => i64::from(unsigned as i16),
-        Dtype::I32 => i64::from(unsigned as i32),
-        Dtype::I64 => unsigned as i64,
-        _ => i64::try_from(unsigned).unwrap_or(i64::MAX),
-    }
-}
-
 impl SequenceSource for GivenTokens {
     fn row_len(&self) -> usize {
         // One more than there are predictions.
-        match (self.objective, &self.labels) {
-            (Objective::SpanCorruption(_), Some(labels)) => self.row as usize + labels.row + 1,
-            (Objective::MaskedLm(_), _) => self.row as usize + 1,
-            _ => self.row as usize,
+        match self.objective {
+            Objective::MaskedLm(_) if self.pairs.is_none() => self.row as usize + 1,
+            _ => self.columns().map_or(self.row as usize, |c| c.all() + 1),
         }
     }
 
@@ -457,10 +318,9 @@ impl GivenTokens {
         })
     }
 
-    /// What an encoder reads and a decoder writes, as one row with its labels; `None` where there is no decoder.
+    /// A row with its labels in their columns, where it is not one text.
     fn both(&self, sequence: u64) -> Result<Option<(Vec<u32>, Vec<i32>)>> {
-        let (Objective::SpanCorruption(spans), Some(labels)) = (self.objective, &self.labels)
-        else {
+        let (Some(_), Some(labels)) = (self.columns(), &self.labels) else {
             return Ok(None);
         };
         let mut read = vec![0; self.tokens.row];
@@ -471,7 +331,14 @@ impl GivenTokens {
                 *to = label;
             }
         })?;
-        Ok(Some(decoded(read, written, [spans.start, spans.fill])))
+        Ok(match (&self.pairs, self.objective) {
+            (Some(pairs), _) => {
+                let file = (&self.file, self.path.as_path());
+                Some(pairs.row(file, [sequence, self.batch], &read, &written)?)
+            }
+            (_, Objective::SpanCorruption(s)) => Some(decoded(read, written, [s.start, s.fill])),
+            _ => None,
+        })
     }
 
     /// Images of a row, where rows have images.
@@ -479,10 +346,13 @@ impl GivenTokens {
         self.pixels.as_ref().map(Pixels::of_a_row)
     }
 
-    /// Tokens that encoder and decoder read of a row, where there are both.
-    pub fn parts(&self) -> Option<[usize; 2]> {
-        match (self.objective, &self.labels) {
-            (Objective::SpanCorruption(_), Some(labels)) => Some([self.tokens.row, labels.row]),
+    /// What the columns of a row are, where these are not one text.
+    pub fn columns(&self) -> Option<Columns> {
+        match (self.objective, &self.labels, &self.pairs) {
+            (Objective::SpanCorruption(_), Some(labels), _) => {
+                Some(Columns::Both([self.tokens.row, labels.row]))
+            }
+            (_, Some(_), Some(pairs)) => Some(Columns::Pair(pairs.what)),
             _ => None,
         }
     }
@@ -493,6 +363,7 @@ mod tests {
     use super::*;
     use crate::batches::{BatchShape, Batches};
     use proptest::prelude::*;
+    use safetensors::Dtype;
     use safetensors::tensor::TensorView;
     use std::sync::Arc;
 

@@ -24,6 +24,7 @@ mod mixture;
 mod objective;
 mod order;
 mod order_store;
+mod pairs;
 mod philox;
 mod progress;
 mod rng;
@@ -31,6 +32,7 @@ mod source;
 mod spec;
 mod split;
 mod task;
+mod tensors;
 mod tokenizer;
 mod tokenizer_json;
 mod workers;
@@ -44,8 +46,9 @@ pub use gpt::GptDataset;
 pub use images::patches;
 pub use index_file::TokenType;
 pub use indexed::IndexedDataset;
-pub use objective::{Ids, Masking, Objective, Spans, decoded};
+pub use objective::{Ids, Masking, Objective, Pairs, Spans, decoded};
 pub use order::Order;
+pub use pairs::{Columns, Pair, paired};
 pub use progress::{NoProgress, Phase, Progress};
 pub use spec::{
     CargoSource, DataSpec, Examples, FilesSource, Images, Rows, Source, TokenizerKind,

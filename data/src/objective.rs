@@ -1,18 +1,22 @@
 //! What is to be predicted of a sample: the next token, tokens that are hidden (BERT's masked language modelling), or spans that are cut out
-//! (T5's span corruption). A sample is corrupted when it is read.
+//! (T5's span corruption); and whether one text follows another (BERT's next-sentence prediction). A sample is corrupted when it is read.
 //!
 //! **Invariant**: what is hidden follows by philox from the seed and the number of the sample alone. That number counts through the epochs,
 //! so every epoch hides other tokens, and neither ranks nor a restart change which.
 
 use crate::batches::{IGNORED, Remark, SequenceSource};
 use crate::error::{DataError, Result};
+use crate::pairs::{Columns, Pair, paired};
 use crate::philox::Words;
-pub use crate::spec::{Masking, Objective, Spans};
+pub use crate::spec::{Masking, Objective, Pairs, Spans};
 use crate::tokenizer::Tokenizer;
 use std::sync::Arc;
 
 /// Ids for spans behind a tokenizer's vocabulary that has none, as T5 has.
 const SENTINELS: u32 = 100;
+
+/// Tokens of a pair that are of neither text.
+const ENDS: usize = 3;
 
 /// An objective whose tokens have ids.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +29,8 @@ pub(crate) enum Task {
         share: f64,
         mask: u32,
         words: u32,
+        /// The token before the first text and that behind each, where samples are pairs of texts.
+        pairs: Option<[u32; 2]>,
     },
     Spans {
         share: f64,
@@ -43,6 +49,11 @@ struct Parts {
     spans: usize,
     /// What the encoder and the decoder read.
     both: [usize; 2],
+}
+
+/// Whether a token ends or begins a text of a pair.
+fn marks(pairs: Option<[u32; 2]>, at: usize, second: usize, len: usize) -> bool {
+    pairs.is_some() && (at == 0 || at + 1 == second || at + 1 == len)
 }
 
 impl Objective {
@@ -90,10 +101,17 @@ impl Objective {
             }
             Objective::MaskedLm(m) => {
                 let mask = id("data.mask_id", m.mask, &["[MASK]", "<mask>"], 0)?;
+                let ends = |p: Pairs| -> Result<[u32; 2]> {
+                    Ok([
+                        id("data.cls_id", p.first, &["[CLS]", "<s>"], 1)?,
+                        id("data.sep_id", p.end, &["[SEP]", "</s>"], 2)?,
+                    ])
+                };
                 Task::Masked {
                     share: m.share,
                     mask,
                     words: vocab.unwrap_or(mask).max(1),
+                    pairs: m.pairs.map(ends).transpose()?,
                 }
             }
             Objective::SpanCorruption(s) => {
@@ -117,9 +135,9 @@ impl Ids {
     pub fn vocab(&self) -> usize {
         self.0.vocab()
     }
-    /// Tokens that encoder and decoder read of a sample of `len`, where there are both.
-    pub fn parts(&self, len: usize) -> Option<[usize; 2]> {
-        self.0.both(len)
+    /// What the columns of a sample of `len` tokens are, where these are not one text.
+    pub fn columns(&self, len: usize) -> Option<Columns> {
+        self.0.columns(len)
     }
 }
 
@@ -128,14 +146,25 @@ impl Task {
     pub(crate) fn vocab(&self) -> usize {
         match self {
             Task::Causal => 0,
-            Task::Masked { mask, .. } => *mask as usize + 1,
+            Task::Masked { mask, pairs, .. } => {
+                let ends = pairs.iter().flatten();
+                ends.fold(*mask, |most, id| most.max(*id)) as usize + 1
+            }
             Task::Spans { first, start, .. } => (*first).max(*start) as usize + 1,
         }
     }
 
-    /// Tokens that encoder and decoder read of a sample of `len`, where there are both.
-    pub(crate) fn both(&self, len: usize) -> Option<[usize; 2]> {
-        matches!(self, Task::Spans { .. }).then(|| self.parts(len).both)
+    /// What the columns of a sample of `len` tokens are, where these are not one text.
+    pub(crate) fn columns(&self, len: usize) -> Option<Columns> {
+        match self {
+            Task::Spans { .. } => Some(Columns::Both(self.parts(len).both)),
+            Task::Masked { pairs: Some(_), .. } => Some(Columns::Pair(Pair {
+                tokens: len,
+                kinds: 2,
+                labelled: true,
+            })),
+            _ => None,
+        }
     }
 
     fn parts(&self, len: usize) -> Parts {
@@ -145,11 +174,15 @@ impl Task {
                 spans: 0,
                 both: [len, 0],
             },
-            Task::Masked { share, .. } => Parts {
-                noise: ((share * len as f64).round() as usize).clamp(1, len.max(1)),
-                spans: 0,
-                both: [len, 0],
-            },
+            Task::Masked { share, pairs, .. } => {
+                let most = len.saturating_sub(if pairs.is_some() { ENDS } else { 0 });
+                let columns = self.columns(len).map_or(len, |c| c.all());
+                Parts {
+                    noise: ((share * len as f64).round() as usize).clamp(1, most.max(1)),
+                    spans: 0,
+                    both: [columns, 0],
+                }
+            }
             Task::Spans {
                 share, mean, end, ..
             } => {
@@ -186,6 +219,19 @@ impl Task {
         if len < 2 {
             let reason = format!("of a sample of {len} tokens none can be hidden and read");
             return Err(DataError::setting("data.seq_len", reason, "raise it"));
+        }
+        if let Task::Masked { pairs: Some(_), .. } = self {
+            if len < ENDS + 2 {
+                let reason =
+                    format!("two texts and {ENDS} tokens around them do not fit into {len}");
+                return Err(DataError::setting("data.seq_len", reason, "raise it"));
+            }
+            if inner.sequences() < 2 {
+                let reason =
+                    "the text is one sample, and what does not follow a text is of another";
+                let fix = "give more text, or shorten data.seq_len";
+                return Err(DataError::setting("data.next_sentence", reason, fix));
+            }
         }
         if let Task::Spans { first, least, .. } = self
             && parts.spans > (first - least) as usize + 1
@@ -234,6 +280,36 @@ fn segments(words: &mut Words, total: usize, n: usize) -> Vec<usize> {
 }
 
 impl Corrupted {
+    /// Makes a pair of texts of a row: where the second begins, and whether it follows the first. Of half of all pairs it does; else it is the
+    /// beginning of another sample.
+    fn pair(
+        &self,
+        words: &mut Words,
+        sequence: u64,
+        row: &mut [u32],
+        [first, end]: [u32; 2],
+    ) -> Result<(usize, bool)> {
+        let text = self.len - ENDS;
+        let long = 1 + words.below((text - 1) as u32) as usize;
+        let follows = words.below(2) == 0;
+        if !follows {
+            let all = self.inner.sequences().min(u64::from(u32::MAX)) as u32;
+            let drawn = u64::from(words.below(all));
+            let mut other = vec![0; self.inner.row_len()];
+            self.inner.read(drawn, &mut other)?;
+            if other[..self.len] == *row || drawn == sequence {
+                // A sample is not its own stranger.
+                self.inner.read((drawn + 1) % u64::from(all), &mut other)?;
+            }
+            row[long..text].copy_from_slice(&other[..text - long]);
+        }
+        // What is written is behind what is read.
+        row.copy_within(long..text, long + 2);
+        row.copy_within(..long, 1);
+        (row[0], row[long + 1], row[self.len - 1]) = (first, end, end);
+        Ok((long + 2, follows))
+    }
+
     /// Inputs and labels of a sample, of the same length.
     fn sample(&self, sequence: u64) -> Result<(Vec<u32>, Vec<i32>)> {
         let mut row = vec![0; self.inner.row_len()];
@@ -243,10 +319,20 @@ impl Corrupted {
         Ok(match self.task {
             Task::Causal => (row, vec![]),
             Task::Masked {
-                mask, words: all, ..
+                mask,
+                words: all,
+                pairs,
+                ..
             } => {
+                let (mut second, mut follows) = (0, true);
+                if let Some(ends) = pairs {
+                    (second, follows) = self.pair(&mut words, sequence, &mut row, ends)?;
+                }
                 let mut labels = vec![IGNORED; self.len];
-                let mut places: Vec<usize> = (0..self.len).collect();
+                let places = 0..self.len;
+                let mut places: Vec<usize> = places
+                    .filter(|at| !marks(pairs, *at, second, self.len))
+                    .collect();
                 words.choose(&mut places, self.parts.noise);
                 for at in places.into_iter().take(self.parts.noise) {
                     // Ids were held to a vocabulary far below 2^31 when they were read.
@@ -257,7 +343,13 @@ impl Corrupted {
                         _ => {}
                     }
                 }
-                (row, labels)
+                if pairs.is_none() {
+                    return Ok((row, labels));
+                }
+                let kinds: Vec<u32> = (0..self.len).map(|at| u32::from(at >= second)).collect();
+                // As many predictions count for each pair.
+                let answer = (i32::from(!follows), self.parts.noise as f32);
+                paired(answer, &kinds, &row, &labels)
             }
             Task::Spans {
                 first, start, end, ..
@@ -377,6 +469,7 @@ mod tests {
         share: 0.15,
         mask: 1_000_000,
         words: 50,
+        pairs: None,
     };
 
     #[test]
@@ -410,6 +503,80 @@ mod tests {
     }
 
     #[test]
+    fn of_pairs_half_follow_and_half_are_of_another_sample() {
+        let (first, end) = (2_000_000, 2_000_001);
+        let pairs = Some([first, end]);
+        let Task::Masked {
+            share, mask, words, ..
+        } = MASKED
+        else {
+            unreachable!()
+        };
+        let task = Task::Masked {
+            share,
+            mask,
+            words,
+            pairs,
+        };
+        assert_eq!(task.vocab(), 2_000_002);
+        let columns = task.columns(40).unwrap();
+        assert_eq!((columns.all(), columns.longest()), (82, 40));
+        let s = over(task, 3, 0);
+        let (mut following, mut lengths) = (0, std::collections::BTreeSet::new());
+        for i in 0..1000 {
+            let (row, labels) = sample(&s, i);
+            assert_eq!(row.len(), columns.all());
+            let (beside, tokens) = row.split_at(42);
+            assert!(labels[..42].iter().all(|l| *l == IGNORED));
+            let seen = tokens.iter().zip(&labels[42..]);
+            let seen = seen.map(|(t, l)| if *l == IGNORED { *t } else { *l as u32 });
+            let seen: Vec<u32> = seen.collect();
+            assert_eq!(f32::from_bits(beside[1]), 6.0);
+            let second = beside[2..].iter().position(|k| *k == 1).unwrap();
+            assert!(beside[2 + second..].iter().all(|k| *k == 1));
+            // What stands around the texts is not hidden.
+            assert_eq!(
+                [tokens[0], tokens[second - 1], tokens[39]],
+                [first, end, end]
+            );
+            let long = second - 2;
+            lengths.insert(long);
+            let plain = |from: u32, n: usize| (from..).take(n).collect::<Vec<_>>();
+            assert_eq!(seen[1..=long], plain(100 * i as u32, long));
+            let (rest, n) = (&seen[second..39], 37 - long);
+            let follows = *rest == plain(100 * i as u32 + long as u32, n);
+            assert_eq!(beside[0], u32::from(!follows));
+            following += u32::from(follows);
+            if !follows {
+                let other = rest[0];
+                assert!(other % 100 == 0 && other != 100 * i as u32, "{other}");
+                assert_eq!(*rest, plain(other, n));
+            }
+        }
+        assert!((440..560).contains(&following), "{following}");
+        assert_eq!(lengths.len(), 36);
+        let refused = |inner, len| {
+            let e = task.over(inner, len, 0, 0).err().unwrap();
+            e.to_string()
+        };
+        assert!(refused(Arc::new(Count), 4).contains("data.seq_len"));
+        struct One;
+        impl SequenceSource for One {
+            fn row_len(&self) -> usize {
+                41
+            }
+            fn sequences(&self) -> u64 {
+                1
+            }
+            fn read(&self, _: u64, out: &mut [u32]) -> Result<()> {
+                out.fill(1);
+                Ok(())
+            }
+        }
+        assert!(refused(Arc::new(One), 40).contains("data.next_sentence"));
+    }
+
+    #[test]
     fn what_is_hidden_follows_from_seed_sample_and_side_alone() {
         let all = |seed, stream| {
             let s = over(MASKED, seed, stream);
@@ -430,7 +597,7 @@ mod tests {
             start: 7,
             end: Some(1),
         };
-        assert_eq!(task.both(40), Some([37, 9]));
+        assert_eq!(task.columns(40), Some(Columns::Both([37, 9])));
         let s = over(task, 5, 0);
         let mut places = std::collections::BTreeSet::new();
         // Tokens of row 0 could be the end.

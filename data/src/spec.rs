@@ -205,6 +205,17 @@ pub struct Masking {
     pub share: f64,
     /// The token that stands for a hidden one; unset: the tokenizer's, else the first id behind its vocabulary.
     pub mask: Option<u32>,
+    /// Samples are pairs of texts, and whether the second follows the first is predicted too.
+    pub pairs: Option<Pairs>,
+}
+
+/// How two texts stand in a sample. Ids that are unset are the tokenizer's, else those behind that of the mask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pairs {
+    /// The token before the first.
+    pub first: Option<u32>,
+    /// The token behind each.
+    pub end: Option<u32>,
 }
 
 /// Which spans are cut out.

@@ -3,15 +3,16 @@
 use crate::desc::{Decoder, Model};
 use crate::distill::Distill;
 use crate::lora::{Adapter, Adapters};
+use crate::pair::Answer;
 use crate::parts::{Curve, Declare, Lin, Normed};
-use crossweave_tensor::ops::images;
+use crossweave_tensor::ops::{images, pair};
 use crossweave_tensor::{Block, Builder, Cx, Flow, Init, Lookup, Param, Pointwise, Result};
 
 struct Embed {
     table: Param,
     project: Option<Param>,
     positions: Option<Param>,
-    kinds: Option<Param>,
+    kinds: Option<(Param, u64)>,
     lookup: Lookup,
     scale: Option<Pointwise>,
     norm: Option<Normed>,
@@ -34,9 +35,13 @@ pub fn embed(b: &mut Builder, m: &Model) {
             .map(|p| u.param(p.table, &[p.rows, m.width], std));
         let kinds = e
             .kinds
-            .map(|(rows, name)| u.param(name, &[rows, m.width], std));
+            .map(|k| (u.param(k.table, &[k.rows, m.width], std), k.read));
         let mut d = Declare::new(u, m.init.std, false);
         let norm = e.norm.map(|n| d.norm(&n, m.width, 1));
+        let columns = match e.kinds.map_or(0, |k| k.read) {
+            0 => [0, m.decoder.as_ref().map_or(0, |d| d.read)],
+            read => pair::tokens(read),
+        };
         Embed {
             table,
             project,
@@ -45,7 +50,7 @@ pub fn embed(b: &mut Builder, m: &Model) {
             lookup: Lookup {
                 padding: e.padding,
                 first_position: e.positions.map_or(0, |p| p.first),
-                columns: [0, m.decoder.as_ref().map_or(0, |d| d.read)],
+                columns,
             },
             scale: (e.scale != 0.0).then(|| Pointwise::scale(e.scale)),
             norm,
@@ -72,9 +77,19 @@ impl Block for Embed {
             let features = images::placed(cx, flow.0[0])?;
             x = cx.add_into(x, features)?;
         }
-        if let Some(table) = self.kinds {
-            x = cx.add_first_row(x, table)?;
-        }
+        x = match self.kinds {
+            None => x,
+            Some((table, 0)) => cx.add_first_row(x, table)?,
+            Some((table, read)) => {
+                let columns = pair::kinds(read);
+                let form = Lookup {
+                    columns,
+                    ..Lookup::default()
+                };
+                let kinds = cx.embedding_as(table, None, form)?;
+                cx.add_into(x, kinds)?
+            }
+        };
         if let Some(scale) = &self.scale {
             x = cx.pointwise(scale, &[x])?;
         }
@@ -129,6 +144,7 @@ struct Head {
     dropout: f64,
     norm: Option<Normed>,
     before: Option<(Lin, Curve, Normed)>,
+    answer: Option<Answer>,
     project: Option<Param>,
     lm: Param,
     bias: Option<Param>,
@@ -150,9 +166,7 @@ pub fn head(b: &mut Builder, m: &Model, all: &mut Adapters, distill: Option<&Dis
             let lin = d.linear(b.linear, [m.width; 2], m.init.std as f32);
             (lin, Curve::of(b.act), d.norm(&b.norm, m.width, 1))
         });
-        for (name, shape) in &h.kept {
-            d.kept(name, shape);
-        }
+        let answer = h.pair.and_then(|p| Answer::declare(d.u, &p, m.width, std));
         let width = m.table_width();
         let project = (width != m.width).then(|| {
             let name = format!("{}.weight", h.project);
@@ -171,6 +185,7 @@ pub fn head(b: &mut Builder, m: &Model, all: &mut Adapters, distill: Option<&Dis
             dropout: h.dropout,
             norm,
             before,
+            answer,
             project,
             lm,
             bias,
@@ -187,6 +202,7 @@ impl Block for Head {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
         let n = Normed::maybe(self.norm, cx, flow.0[0])?;
         let mut n = cx.dropout(n, self.dropout)?;
+        let answer = self.answer.as_ref().map(|a| a.run(cx, n)).transpose()?;
         if let Some((lin, act, norm)) = &self.before {
             let x = lin.run(cx, &self.adapters, n)?;
             let x = act.run(cx, x)?;
@@ -202,12 +218,17 @@ impl Block for Head {
             logits = cx.pointwise(f, &[logits])?;
         }
         if !cx.has_targets() {
-            return Ok(Flow(vec![logits]));
+            return Ok(Flow([logits].into_iter().chain(answer).collect()));
         }
         let heard = self.distill.as_ref().filter(|d| d.teaches(cx.env));
-        Ok(Flow(vec![match (heard, flow.0.get(1)) {
+        let loss = match (heard, flow.0.get(1)) {
             (Some(d), Some(teacher)) => cx.distilled(logits, *teacher, &d.loss)?,
             _ => cx.cross_entropy(logits)?,
-        }]))
+        };
+        let Some(answer) = answer else {
+            return Ok(Flow(vec![loss]));
+        };
+        let of_pairs = pair::loss(cx, answer)?;
+        Ok(Flow(vec![cx.add(loss, of_pairs)?]))
     }
 }

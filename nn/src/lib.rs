@@ -9,6 +9,7 @@ pub mod distill;
 mod ends;
 mod layer;
 pub mod lora;
+mod pair;
 mod parts;
 mod vision;
 

@@ -205,6 +205,10 @@ CASES = [
     Case("bert-v4", "bert", 4, BERT | dict(hidden_act="relu", layer_norm_eps=1e-5, type_vocab_size=3), cls="BertForMaskedLM",
          note="ReLU, three kinds of token"),
     Case("bert-v5", "bert", 5, BERT, cls="BertForPreTraining", note="a next-sentence head, which is kept; dropout in the config"),
+    Case("bert-pairs-v4", "bert", 4, BERT | dict(hidden_act="gelu_new", type_vocab_size=3), cls="BertForPreTraining",
+         note="pairs of texts, and whether one follows the other, which is not known of every row; three kinds of token"),
+    Case("bert-pairs-v5", "bert", 5, BERT | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0), cls="BertForPreTraining",
+         note="pairs of texts, and whether one follows the other"),
     Case("t5-v4", "t5", 4, T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_decoder_layers=1),
          cls="T5ForConditionalGeneration", note="T5 1.1: GEGLU, own head; a shorter decoder"),
     Case("t5-v5", "t5", 5, T5 | dict(pad_token_id=3), cls="T5ForConditionalGeneration",
@@ -218,4 +222,7 @@ CASES = [
                                                               rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=5000.0)),
                       vision_config=LLAVA["vision_config"] | dict(num_channels=2, image_size=6, patch_size=3, hidden_act="gelu")),
          cls="LlavaForConditionalGeneration", note="the last layer with the class token; two colours, a row that does not learn"),
+    Case("llava-several", "llava", 5,
+         LLAVA | dict(vision_feature_layer=1, vision_config=LLAVA["vision_config"] | dict(num_hidden_layers=2)),
+         cls="LlavaForConditionalGeneration", note="two images a row; the first layer's features"),
 ]

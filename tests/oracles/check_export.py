@@ -62,7 +62,7 @@ def main():
         print(f"{args.dir}: tensors do not match the config: {left}", file=sys.stderr)
         return 2
     with torch.no_grad():
-        logits, loss = run(model.eval().double(), tokens)
+        logits, loss, *_ = run(model.eval().double(), tokens)
     theirs, mine = logits.double(), ours["logits"].double()
     if theirs.shape != mine.shape:
         print(f"logits have shape {list(mine.shape)}, transformers gives {list(theirs.shape)}", file=sys.stderr)

@@ -325,10 +325,30 @@ def t5(d):
     d.cls = "T5ForConditionalGeneration"
 
 
+def llava(d):
+    """A Llama that has no head of its embedding, and a tower of CLIP's with images of up to nine patches."""
+    r, text, heads = d.r, Draw(d.r, "llama"), d.r.choice([1, 2, 3])
+    text.positions = 64
+    llama(text)
+    if d.maybe(0.9):
+        text.keys["tie_word_embeddings"] = False
+    layers, patch, side = r.choice([1, 2, 3]), r.choice([1, 2, 3]), r.choice([1, 2, 3])
+    tower = dict(model_type="clip_vision_model", hidden_size=heads * r.choice([2, 4, 5]), intermediate_size=r.choice([1, 7, 20]),
+                 num_hidden_layers=layers, num_attention_heads=heads, patch_size=patch, num_channels=r.choice([1, 2, 3]),
+                 image_size=patch * side + r.choice([0, 0, patch - 1]), hidden_act=d.act("quick_gelu"), projection_dim=4)
+    if d.maybe(0.5):
+        tower["layer_norm_eps"] = r.choice([1e-12, 1e-3, 0.1])
+    place = r.randint(-layers - 1, layers)
+    d.keys |= dict(text_config=text.keys | dict(model_type="llama"), vision_config=tower, image_token_index=r.randint(0, text.keys["vocab_size"] - 1),
+                   vision_feature_layer=[-1, place] if d.maybe(0.05) else place, projector_hidden_act=d.act("gelu"),
+                   vision_feature_select_strategy=r.choice(["default", "full"]), multimodal_projector_bias=d.maybe(0.6))
+    d.cls = "LlavaForConditionalGeneration"
+
+
 FAMILIES = dict(gpt2=gpt2, llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gemma2=gemma2, gemma3_text=gemma3_text,
                 phi3=phi3, olmo2=olmo2, gpt_neox=gpt_neox, bloom=bloom, glm4=glm4, gemma=gemma1, granite=granite,
                 stablelm=stablelm, starcoder2=starcoder2, phi=phi, cohere=cohere, cohere2=cohere2, glm=glm, opt=opt,
-                falcon=falcon, bert=bert, t5=t5)
+                falcon=falcon, bert=bert, t5=t5, llava=llava)
 
 
 def disturb(d, config):
@@ -390,7 +410,30 @@ def labelled(d, ids, vocab):
     labels = torch.randint(0, vocab, shape, generator=g)
     labels[torch.rand(shape, generator=g) < 0.5] = -100
     labels[0, 0] = 1
-    return dict(input_ids=ids, labels=labels)
+    batch = dict(input_ids=ids, labels=labels)
+    if d.family == "bert" and d.maybe(0.5):
+        batch["token_type_ids"] = torch.randint(0, d.keys["type_vocab_size"], shape, generator=g)
+    if d.cls == "BertForPreTraining" and d.maybe(0.7):
+        batch["next_sentence_label"] = torch.tensor([d.r.randint(0, 1), d.r.choice([0, 1, -100])])
+    return batch
+
+
+def illustrated(d, config):
+    """Rows of text with one image or several: the places of their tokens are drawn, and behind the last stands text."""
+    v, token, images = config.vision_config, config.image_token_index, d.r.choice([1, 1, 2, 3])
+    vocab, g = config.text_config.vocab_size, seeded(str(d.r.random()))
+    features = (v.image_size // v.patch_size) ** 2 + (config.vision_feature_select_strategy == "full")
+    n = images * features
+    length = n + d.r.randint(2, 8)
+    ids = torch.randint(0, vocab, (2, length), generator=g)
+    ids = torch.where(ids == token, (token + 1) % vocab, ids)
+    for row in ids:
+        row[torch.randperm(length - 1, generator=g)[:n]] = token
+    labels = torch.where((ids == token) | (torch.rand(ids.shape, generator=g) < 0.3), -100, ids)
+    labels[:, -1] = ids[:, -1]
+    several = [images] if images > 1 or d.maybe(0.2) else []
+    pixels = torch.randn(2, *several, v.num_channels, v.image_size, v.image_size, generator=g)
+    return dict(input_ids=ids, labels=labels, pixel_values=pixels)
 
 
 def difference(ours, want, single):
@@ -418,12 +461,15 @@ def one(d, binary, folder):
     except Exception as e:
         return "skipped", f"{type(e).__name__}: {e}"
     positions = d.positions if d.family != "bloom" else 24
-    ids = torch.randint(0, model.config.vocab_size, (2, d.r.randint(2, min(positions, 20))), generator=seeded(str(d.r.random())))
+    vocab = getattr(model.config, "text_config", model.config).vocab_size
+    ids = torch.randint(0, vocab, (2, d.r.randint(2, min(positions, 20))), generator=seeded(str(d.r.random())))
     try:
         cls = getattr(transformers, d.cls) if d.cls else transformers.AutoModelForCausalLM
         again = cls.from_pretrained(model_dir, attn_implementation="eager").eval().double()
         of = (lambda batch: run_model(again, batch)) if d.cls else loss_of(again)
-        batch = labelled(d, ids, model.config.vocab_size) if d.cls else ids
+        batch = labelled(d, ids, vocab) if d.cls else ids
+        if d.family == "llava":
+            batch = illustrated(d, again.config)
         with KeepF64():
             want = evaluate(of, stored_names(again, model_dir), batch)
         again = again.float()

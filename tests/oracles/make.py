@@ -32,6 +32,7 @@ transformers.logging.disable_progress_bar()
 HERE = os.path.dirname(os.path.abspath(__file__))
 MAJOR = int(transformers.__version__.split(".")[0])
 BATCH, SEQ, STEPS = 2, 16, 20
+BESIDE = ("token_type_ids", "next_sentence_label")
 ADAMW = dict(lr=1e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1)
 
 
@@ -78,13 +79,16 @@ def batches(name, count, vocab):
 
 
 def with_images(name, ids, config):
-    """An image in each row, behind its first token: its tokens, which are not predicted, and its pixels."""
+    """An image in each row, behind its first token, or two with text between them: their tokens, which are not predicted, and their pixels."""
     v, token = config["vision_config"], config["image_token_index"]
     side, full = v["image_size"], config.get("vision_feature_select_strategy") == "full"
     features = (side // v["patch_size"]) ** 2 + full
     ids = torch.where(ids == token, 1, ids)
-    ids[..., 1:1 + features] = token
-    pixels = torch.randn(*ids.shape[:-1], v.get("num_channels", 3), side, side, generator=seeded("pixels " + name))
+    several = [2] if "several" in name else []
+    for image in range(2 if several else 1):
+        at = 1 + image * (features + 2)
+        ids[..., at:at + features] = token
+    pixels = torch.randn(*ids.shape[:-1], *several, v.get("num_channels", 3), side, side, generator=seeded("pixels " + name))
     return dict(input_ids=ids, labels=torch.where(ids == token, -100, ids), pixel_values=pixels)
 
 
@@ -103,7 +107,17 @@ def examples(name, count, vocab, cls, config=None):
     hidden = torch.rand(ids.shape, generator=g) < 0.3
     hidden[..., 2] = True
     labels = torch.where(hidden, ids, -100)
-    return dict(input_ids=torch.where(hidden & (ids % 5 > 0), vocab - 1, ids), labels=labels)
+    batch = dict(input_ids=torch.where(hidden & (ids % 5 > 0), vocab - 1, ids), labels=labels)
+    return batch | pairs(ids, config.get("type_vocab_size", 2), g) if "pairs" in name else batch
+
+
+def pairs(ids, kinds, g):
+    """What stands beside the tokens of two texts: the kind of every token, and whether the second follows, which is not known of every row."""
+    second = torch.randint(2, SEQ - 2, ids.shape[:-1], generator=g)
+    of = (torch.arange(SEQ) >= second[..., None]).long() * (kinds - 1)
+    label = torch.randint(0, 2, ids.shape[:-1], generator=g)
+    label[..., 1] = torch.where(torch.rand(label.shape[:-1], generator=g) < 0.3, -100, label[..., 1])
+    return dict(token_type_ids=of, next_sentence_label=label)
 
 
 def step(batch, i):
@@ -163,20 +177,25 @@ def load_model(directory):
 
 
 def run(model, batch):
-    """Logits and loss; `batch` is tokens, or tokens and labels."""
+    """Logits, loss, and what a second head gives; `batch` is tokens, or tokens and labels."""
     batch = batch if isinstance(batch, dict) else dict(input_ids=batch)
     ids, labels = batch["input_ids"], batch.get("labels")
     if labels is None:
         out = model(input_ids=ids, labels=ids, use_cache=False)
         return out.logits, out.loss
     if "pixel_values" in batch:
-        out = model(input_ids=ids, pixel_values=batch["pixel_values"].double(), labels=labels, use_cache=False)
+        pixels = batch["pixel_values"].to(next(model.parameters()).dtype)
+        out = model(input_ids=ids, pixel_values=pixels.flatten(0, -4), labels=labels, use_cache=False)
         return out.logits, out.loss
     if hasattr(model, "decoder"):
         out = model(input_ids=ids, labels=labels, use_cache=False)
         logits = out.logits
     else:
-        out = model(input_ids=ids)
+        beside = {k: batch[k] for k in BESIDE if k in batch}
+        if "next_sentence_label" in beside:
+            out = model(input_ids=ids, labels=labels, **beside)
+            return out.prediction_logits, out.loss, out.seq_relationship_logits
+        out = model(input_ids=ids, **beside)
         logits = out.prediction_logits if hasattr(out, "prediction_logits") else out.logits
     return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
 
@@ -185,9 +204,10 @@ def evaluate(loss_of, params, ids):
     """logits [B, T, V], loss [] and grad.<name> of `params`, all float64."""
     for p in params.values():
         p.grad = None
-    logits, loss = loss_of(ids)
+    logits, loss, *answers = loss_of(ids)
     loss.backward()
-    out = {"grad." + k: p.grad.detach().clone() for k, p in params.items() if p.grad is not None}
+    out = {"seq_relationship_logits": a.detach() for a in answers}
+    out |= {"grad." + k: p.grad.detach().clone() for k, p in params.items() if p.grad is not None}
     return out | {"logits": logits.detach(), "loss": loss.detach()}
 
 
@@ -312,7 +332,7 @@ def check(case):
     params = stored_names(model, directory)
     with KeepF64():
         theirs = worst(sure(evaluate(lambda x: run(model, x), params, ids)), sure(want))
-        data = {k: curve[k] for k in ("input_ids", "labels", "pixel_values") if k in curve}
+        data = {k: curve[k] for k in ("input_ids", "labels", "pixel_values", *BESIDE) if k in curve}
         their_curve = torch.tensor(train(model, data, case.decay_all), dtype=torch.float64)
     found = dict(transformers=theirs, transformers_train=error(their_curve, curve["losses"]))
     trained = [params]

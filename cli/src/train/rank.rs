@@ -315,7 +315,7 @@ impl Walk<'_> {
                 failure = Some(self.diverged(m.step, m.loss, m.grad_norm, m.lr));
             }
         }
-        let per_step = self.job.tokens_per_step();
+        let per_step = self.job.resolved.batch.global * self.job.tokens_per_row();
         if let Some(w) = self.writer.as_mut().filter(|_| !read.is_empty()) {
             let now = Instant::now();
             let shared_by = read.len() as f64;

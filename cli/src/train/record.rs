@@ -14,6 +14,18 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::Duration;
 
+impl Job {
+    /// Tokens of a row that the model reads.
+    pub fn tokens_per_row(&self) -> u64 {
+        self.source.spec.model().tokens_of(self.seq_len)
+    }
+
+    /// Predictions of one step over all ranks.
+    pub fn tokens_per_step(&self) -> u64 {
+        self.resolved.batch.global * self.seq_len
+    }
+}
+
 /// Sessions that are kept; the first are forgotten.
 const SESSIONS: usize = 50;
 
@@ -156,7 +168,7 @@ fn session(job: &Job) -> Value {
         "global_batch": r.batch.global,
         "micro_batch": r.batch.micro,
         "accumulation": r.batch.accumulation,
-        "seq_len": job.seq_len,
+        "seq_len": job.tokens_per_row(),
     });
     let away = |o: Option<&str>| o.is_some_and(|d| d != "none");
     let mut offload = vec![];
@@ -191,7 +203,7 @@ fn session(job: &Job) -> Value {
         "model": {
             "name": model(&r.model),
             "parameters": job.dry(0).params,
-            "flops_per_token": job.source.spec.model().flops_per_token(job.seq_len),
+            "flops_per_token": job.source.spec.model().flops_per_token(job.tokens_per_row()),
         },
         "precision": precision,
         "steps": {"from": job.resume.step, "to": job.steps},

@@ -20,7 +20,7 @@ use crossweave_claim::Claim;
 use crossweave_config::{
     self as config, Config, Data, Dtype, Epoch, Given, Model, ReduceOrder, Resolved,
 };
-use crossweave_data::{BatchShape, Batches, Corpus, DataSpec, Pass, Remark};
+use crossweave_data::{BatchShape, Batches, Columns, Corpus, DataSpec, Pass, Remark};
 use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Recompute, assign, dry_run, plan_for};
 use crossweave_hal::abi::{CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout, op};
 use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest, Plugin};
@@ -238,10 +238,10 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     let vocab = source.spec.model().vocab;
     documents::check(&resolved.data, corpus.tokenizer().map(|t| &**t), vocab)?;
     let sample = sequence(&corpus, &resolved.data, &source)?;
-    let parts = corpus.parts(sample as usize);
-    source.reads(parts)?;
+    let columns = corpus.columns(sample as usize);
+    source.reads(columns)?;
     source.sees(corpus.images_of_a_row(), &resolved)?;
-    teacher::hear(&mut source, &resolved, sample, parts)?;
+    teacher::hear(&mut source, &resolved, sample, columns)?;
     let epochs = resolved.settings.run.epochs;
     if epochs.is_some() {
         let epoch = Some(epoch(&corpus, sample)?);
@@ -384,9 +384,9 @@ pub fn compute_type(dtype: Dtype) -> DType {
 /// Tokens of a sample: the file's, the config's, or the model's longest.
 fn sequence(corpus: &Corpus, data: &Data, source: &Source) -> Result<u64> {
     let longest = source.spec.model().positions;
-    // Encoder and decoder read a part each.
-    let parts = corpus.sequence_len().and_then(|_| corpus.parts(0));
-    let given = parts.map(|[a, b]| a.max(b)).or(corpus.sequence_len());
+    // Encoder and decoder read a part each, and rows of two texts have more than tokens.
+    let columns = corpus.sequence_len().and_then(|_| corpus.columns(0));
+    let given = columns.map(Columns::longest).or(corpus.sequence_len());
     let (seq, key) = match (given, data) {
         (Some(n), _) => (n as u64, "data.tokens"),
         (None, Data::Text(d)) => (
@@ -655,11 +655,6 @@ impl Job {
     pub fn hf_config(&self) -> serde_json::Value {
         let tokenizer = self.corpus.tokenizer();
         self.source.hf_config(tokenizer.and_then(|t| t.eod()))
-    }
-
-    /// Predictions of one step over all ranks.
-    pub fn tokens_per_step(&self) -> u64 {
-        self.resolved.batch.global * self.seq_len
     }
 }
 

@@ -81,7 +81,12 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
     }
     if s.seconds > 0.0 {
         let speed = s.tokens / s.seconds;
-        let flops = job.source.spec.model().flops_per_token(job.seq_len) * speed;
+        let flops = job
+            .source
+            .spec
+            .model()
+            .flops_per_token(job.tokens_per_row())
+            * speed;
         rows.push((
             "speed",
             format!(

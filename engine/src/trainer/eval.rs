@@ -42,11 +42,11 @@ impl Trainer {
         let out = self
             .run_all(&data)
             .map_err(|e| self.error("validation", e))?;
-        let Some(out) = out else {
+        let Some(out) = out.first() else {
             return Ok(0.0);
         };
         let loss = self
-            .host_values(&out)
+            .host_values(out)
             .map_err(|e| self.error("validation", e))?;
         loss.first()
             .map(|l| *l as f64)
@@ -58,22 +58,23 @@ impl Trainer {
         if planner::forwards_together(&self.spec, &self.lowered.facts) {
             return self.logits_together(tokens, batch, seq);
         }
-        self.logits_of(tokens, &[], [batch, seq])
+        let heads = self.logits_of(tokens, &[], [batch, seq])?;
+        Ok(heads.into_iter().next().unwrap_or_default())
     }
 
-    /// The same of rows with images, on a rank that has the whole model.
+    /// The same of rows with images, on a rank that has the whole model; what each head gives.
     pub fn logits_of(
         &mut self,
         tokens: &[i32],
         images: &[f32],
         shape: [u64; 2],
-    ) -> Result<Vec<f32>> {
+    ) -> Result<Vec<Vec<f32>>> {
         let data = self.ids(tokens, None, images, shape)?;
-        let out = self.run_all(&data).map_err(|e| self.error("logits", e))?;
-        match out {
-            Some(out) => self.host_values(&out).map_err(|e| self.error("logits", e)),
-            None => Ok(vec![]),
-        }
+        let heads = self.run_all(&data).map_err(|e| self.error("logits", e))?;
+        let values = heads.iter().map(|t| self.host_values(t));
+        values
+            .collect::<Tensors<_>>()
+            .map_err(|e| self.error("logits", e))
     }
 
     /// Loss and the gradient of every parameter for one batch, dropout off; parameters are left as they are.
@@ -236,7 +237,7 @@ impl Trainer {
     }
 
     /// All units forward on a batch of the step's shape; what the last one made, where it runs.
-    fn run_all(&mut self, data: &Batch) -> Tensors<Option<Tensor>> {
+    fn run_all(&mut self, data: &Batch) -> Tensors<Vec<Tensor>> {
         let mesh = self.groups.mesh();
         let before = self.pipe.as_ref().map(|p| p.flow_in(mesh, OUTSIDE));
         let flow = self.run_own(before.transpose()?.unwrap_or_default(), data)?;
@@ -244,14 +245,11 @@ impl Trainer {
             let peers = &staged(&self.pipe)?.peers;
             let (mesh, next) = (self.groups.mesh(), peers.stage() + 1);
             peers.exchange(mesh, &flow, next, true, OUTSIDE)?;
-            return Ok(None);
+            return Ok(vec![]);
         }
-        match <[Tensor; 1]>::try_from(flow) {
-            Ok([t]) => Ok(Some(t)),
-            Err(v) => crossweave_tensor::shape_error(format!(
-                "the last unit returned {} values, expected 1",
-                v.len()
-            )),
+        match flow.is_empty() {
+            false => Ok(flow),
+            true => crossweave_tensor::shape_error("the last unit returned nothing"),
         }
     }
 

@@ -125,12 +125,23 @@ pub struct Embed {
     pub padding: Option<u64>,
     /// Learned positions.
     pub positions: Option<Learned>,
-    /// A table of kinds of token: its rows and its name. Every token is of the first kind.
-    pub kinds: Option<(u64, &'static str)>,
+    /// A table of kinds of token.
+    pub kinds: Option<Kinds>,
     /// After the sum.
     pub norm: Option<Norm>,
     /// Dropout of all of it.
     pub dropout: f64,
+}
+
+/// A table of kinds of token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kinds {
+    /// Its name.
+    pub table: &'static str,
+    /// Its rows.
+    pub rows: u64,
+    /// Tokens of a row, before which their kinds stand; 0: every token is of the first kind. It follows from the data.
+    pub read: u64,
 }
 
 /// A table of positions.
@@ -393,8 +404,19 @@ pub struct Head {
     pub scale: f64,
     /// Soft cap of the logits; 0 = none.
     pub cap: f64,
-    /// Parameters that the file has and the loss does not reach, with their shapes: they stay as they are.
-    pub kept: Vec<(&'static str, Vec<u64>)>,
+    /// A second head, for rows of two texts.
+    pub pair: Option<Pair>,
+}
+
+/// Whether the second text of a row follows the first, by what the first token becomes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair {
+    /// The pooler and the layer to the two answers, by their whole names; both have biases.
+    pub layers: [&'static str; 2],
+    /// Between them.
+    pub act: Act,
+    /// Rows say which answer is right; else the head stays as it is. It follows from the data.
+    pub labelled: bool,
 }
 
 /// What stands between the last layer and that to the vocabulary.
@@ -505,6 +527,14 @@ impl Model {
     /// The name of the token embedding's table.
     pub fn table(&self) -> String {
         format!("{}.{}", self.stack.embed.prefix, self.stack.embed.table)
+    }
+
+    /// Tokens of a row of so many columns: where two texts share rows, more than tokens stands in them.
+    pub fn tokens_of(&self, columns: u64) -> u64 {
+        match self.stack.embed.kinds {
+            Some(k) if k.read > 0 => k.read,
+            _ => columns,
+        }
     }
 
     /// Width of the embedding's table and of the head.

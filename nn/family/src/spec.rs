@@ -1,7 +1,7 @@
 //! A family with its numbers: from a `config.json` and back, in the forms that transformers 4.x and 5.x read.
 
 use crate::desc::Model;
-use crate::keys::{Config, ConfigError, Derive, Fresh, bad};
+use crate::keys::{Config, ConfigError, Derive, Fresh, Kind, bad};
 use crate::rope::parameters;
 use crate::{Family, families, family};
 use serde_json::{Map, Value, json};
@@ -128,6 +128,30 @@ impl ModelSpec {
             d.read = read;
         }
         spec
+    }
+
+    /// The same over rows of `read` tokens with a kind each, and with whether one text follows the other where that is `labelled`.
+    pub fn pairing(&self, read: u64, labelled: bool) -> ModelSpec {
+        let mut spec = self.clone();
+        if let Some(kinds) = &mut spec.model.stack.embed.kinds {
+            kinds.read = read;
+        }
+        if let Some(pair) = &mut spec.model.head.pair {
+            pair.labelled = labelled;
+        }
+        spec
+    }
+
+    /// The same with a head that says whether one text follows another, where a class of the family has one.
+    pub fn answering(&self) -> Option<ModelSpec> {
+        let Kind::Classes(all) = self.config.family.key("architectures")?.kind else {
+            return None;
+        };
+        let of = |class| self.with("architectures", json!([class])).ok();
+        let each = all.iter().filter_map(of);
+        let mut spec = each.into_iter().find(|s| s.model.head.pair.is_some())?;
+        spec.model.init = self.model.init;
+        Some(spec)
     }
 
     /// The same over rows of so many images each.

@@ -89,7 +89,7 @@ fn axpby(env: &Env<'_>, y: &Tensor, x: &Tensor, [alpha, beta]: [f64; 2]) -> Resu
 }
 
 /// Sum over the last dim, or of all where there is one dim.
-fn sum(env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
+pub(super) fn sum(env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
     let rank = x.shape().dims().len();
     let mut dims = x.shape().dims().to_vec();
     dims[rank - 1] = 1;
@@ -105,7 +105,12 @@ fn sum(env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
 }
 
 /// Losses and logs of sums of exponentials of rows.
-fn entropy(env: &Env<'_>, x: &Tensor, targets: &Tensor, p: &op::XentParams) -> Result<[Tensor; 2]> {
+pub(super) fn entropy(
+    env: &Env<'_>,
+    x: &Tensor,
+    targets: &Tensor,
+    p: &op::XentParams,
+) -> Result<[Tensor; 2]> {
     let n = x.shape().dims()[0];
     let (losses, lse) = (
         env.run.empty([n], DType::F32)?,

@@ -14,6 +14,7 @@ pub mod images;
 pub mod linear;
 pub mod norm;
 pub mod pack;
+pub mod pair;
 pub mod pointwise;
 pub mod positions;
 pub mod rope;

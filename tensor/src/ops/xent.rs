@@ -91,7 +91,7 @@ pub(crate) fn forward(cx: &mut Cx<'_>, logits: Var) -> Result<Var> {
     Ok(out)
 }
 
-fn scale(run: &crate::Run<'_>, t: &Tensor, by: f64) -> Result<()> {
+pub(super) fn scale(run: &crate::Run<'_>, t: &Tensor, by: f64) -> Result<()> {
     let d = op::ScaleDyn {
         scale: by,
         ..Default::default()

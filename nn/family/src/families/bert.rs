@@ -20,7 +20,7 @@ pub const FAMILY: Family = Family {
         layers("num_hidden_layers", "12", "number of blocks").required(),
         width("num_attention_heads", "12", "attention heads").required(),
         ids("max_position_embeddings", "512", "longest sequence"),
-        width("type_vocab_size", "2", "rows of the table of kinds of token; every token is of the first kind"),
+        width("type_vocab_size", "2", "rows of the table of kinds of token"),
         activation("hidden_act", "\"gelu\""),
         positive("layer_norm_eps", "1e-12", "added to the variance"),
         only("tie_word_embeddings", "true", "a head of its own"),
@@ -73,13 +73,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
     };
     let around = ["attention.output.LayerNorm", "output.LayerNorm"].map(|n| Around::sum(Norm::layer(n, eps)));
     let layer = Layer { dropout, ..Layer::of((around[0], attention), (around[1], mlp)) };
-    // Of the pooler over the first token, and of the head on it.
-    let next_sentence = vec![
-        ("bert.pooler.dense.weight", vec![width, width]),
-        ("bert.pooler.dense.bias", vec![width]),
-        ("cls.seq_relationship.weight", vec![2, width]),
-        ("cls.seq_relationship.bias", vec![2]),
-    ];
+    let pair = Pair { layers: ["bert.pooler.dense", "cls.seq_relationship"], act: Act::Tanh, labelled: false };
     Ok(Model {
         vocab,
         positions,
@@ -91,7 +85,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
                 table: "word_embeddings.weight",
                 padding: c.padding(vocab)?,
                 positions: Some(Learned { table: "position_embeddings.weight", rows: positions, first: 0 }),
-                kinds: Some((c.int("type_vocab_size")?, "token_type_embeddings.weight")),
+                kinds: Some(Kinds { table: "token_type_embeddings.weight", rows: c.int("type_vocab_size")?, read: 0 }),
                 norm: Some(Norm::layer("LayerNorm", eps)),
                 dropout,
                 ..Embed::default()
@@ -110,7 +104,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             lm: "cls.predictions.decoder",
             tied: true,
             bias: Some("cls.predictions.bias"),
-            kept: if c.is_class(BOTH_HEADS) { next_sentence } else { vec![] },
+            pair: c.is_class(BOTH_HEADS).then_some(pair),
             ..Head::default()
         },
         init: Init { std, residual: std },
