@@ -258,13 +258,16 @@ static void step(job *j, const desc *o) {
     put(y, where(y, i), s);
   }
 }
-static void compute(void *arg) {
-  job *j = arg;
+/* A captured execution runs as often as its graph is launched: what it makes for itself is gone afterwards, and what it was given stays. */
+static st compute(void *data, device *d) {
+  (void)d;
+  job *j = data;
   attr *ops = at(j->graph, 801);
+  int given = j->n;
   for (int i = 0; i < ops->n; i++) step(j, (const desc *)ops->v[i]);
-  for (int i = 0; i < j->n; i++) free(j->m[i].own);
-  let_go((desc *)j->graph);
-  free(j);
+  for (int i = given; i < j->n; i++) free(j->m[i].own);
+  j->n = given;
+  return OK;
 }
 API int cudnnBackendExecute(handle *h, desc *plan, desc *pack) {
   if (!sim_depth()) return no(1001, "no context");
@@ -297,7 +300,8 @@ API int cudnnBackendExecute(handle *h, desc *plan, desc *pack) {
   if (!status && bound != ids->n) status = no(2000, "addresses of tensors that are not there");
   if (status) { free(j); return status; }
   pthread_mutex_lock(&big); executed++; pthread_mutex_unlock(&big);
-  __atomic_fetch_add(&((desc *)j->graph)->uses, 1, __ATOMIC_SEQ_CST);
-  sim_enqueue(h->s, compute, j);
+  /* The graph lives on with its engine. */
+  st r = core_compute(h->s, compute, j, sizeof *j);
+  if (r) { free(j); return no(5000, "the stream does not take it"); }
   return 0;
 }
