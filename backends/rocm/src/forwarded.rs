@@ -8,6 +8,23 @@ use crossweave_gpu::{Nccl, Settings};
 use crossweave_kernels::Dialect;
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char};
+use std::path::Path;
+
+/// What a forwarding library forwards to, instead of what it would find.
+fn forward_to(lib: &Library, behind: &str) {
+    let behind = CString::new(behind).expect("a path");
+    // SAFETY: its documented signature; it copies the text.
+    unsafe {
+        lib.get::<unsafe extern "C" fn(*const c_char)>(b"forward_to")
+            .expect("exported")(behind.as_ptr());
+    }
+}
+
+/// RCCL's functions as that library has them.
+fn rccl(file: &Path) -> Result<Nccl, String> {
+    let settings = Settings::new(&ABOUT).with("rocm.librccl", file.display().to_string());
+    Nccl::open(&settings, &RCCL).map_err(|e| e.message)
+}
 
 #[test]
 fn every_function_of_the_tables_is_forwarded() {
@@ -26,9 +43,9 @@ fn every_function_of_the_tables_is_forwarded() {
     let missing: Vec<_> = missing.iter().map(|s| s.name).collect();
     assert_eq!(missing, Vec::<&str>::new());
     assert!(all.len() > 70 && !there("hipStreamSynchronizeTwice"));
-    let settings = Settings::new(&ABOUT).with("rocm.librccl", file.display().to_string());
-    let rccl = Nccl::open(&settings, &RCCL).map_err(|e| e.message);
-    let t = rccl.expect("every function that is not optional").t;
+    let cuda = crossweave_tests::sim::library("cuda", "tables");
+    forward_to(&lib, &cuda.display().to_string());
+    let t = rccl(&file).expect("every function that is not optional").t;
     assert!(t.ncclGetLastError.is_some() && t.ncclCommSplit.is_some());
     assert!(t.ncclMemAlloc.is_some() && t.ncclMemFree.is_some());
     assert!(t.ncclCommRegister.is_some() && t.ncclCommDeregister.is_some());
@@ -45,6 +62,17 @@ fn every_function_of_the_tables_is_forwarded() {
     assert_eq!(name(719), "hipErrorLaunchFailure");
 }
 
+/// Where there is no NCCL the forwarded RCCL is as good as none, so that ranks are carried through pinned memory.
+#[test]
+fn without_nccl_there_is_no_rccl() {
+    let file = crossweave_tests::sim::library("forward", "alone");
+    // SAFETY: a library of ours without constructors.
+    let lib = unsafe { Library::new(&file) }.expect("it opens");
+    forward_to(&lib, "");
+    let why = rccl(&file).map(drop).expect_err("nothing is behind it");
+    assert!(why.contains("there is no NCCL to forward to (3)"), "{why}");
+}
+
 #[test]
 fn the_compiler_behind_takes_a_kernel_of_every_family() {
     let folder = crossweave_tests::sim::folder();
@@ -54,14 +82,10 @@ fn the_compiler_behind_takes_a_kernel_of_every_family() {
         return crossweave_tests::tools::missing("nvrtc", &why);
     }
     let file = crossweave_tests::sim::library("forward", "compiler");
-    let behind = CString::new(nvrtc.display().to_string()).expect("a path");
-    // SAFETY: a library of ours without constructors, and its function, which copies the text.
-    unsafe {
-        let lib = Library::new(&file).expect("it opens");
-        lib.get::<unsafe extern "C" fn(*const c_char)>(b"forward_to")
-            .expect("exported")(behind.as_ptr());
-        std::mem::forget(lib);
-    }
+    // SAFETY: a library of ours without constructors.
+    let lib = unsafe { Library::new(&file) }.expect("it opens");
+    forward_to(&lib, &nvrtc.display().to_string());
+    std::mem::forget(lib);
     let settings = Settings::new(&ABOUT).with("rocm.libhiprtc", file.display().to_string());
     let hiprtc = Hiprtc::open(&settings).unwrap_or_else(|e| panic!("{}", e.message));
     let compile = |arch: &str, k: &crossweave_kernels::Kernel| {

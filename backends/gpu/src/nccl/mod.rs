@@ -133,13 +133,21 @@ impl Nccl {
     /// NCCL, or RCCL, whose functions are the same.
     ///
     /// # Errors
-    /// `Unsupported`: it is not there, or lacks a function.
+    /// `Unsupported`: it is not there, lacks a function, or does not say its version, as one that cannot work on this machine. Ranks are then carried
+    /// through pinned memory.
     pub fn open(settings: &Settings, wanted: &Wanted) -> Result<Nccl> {
         let opened = library::open(settings, wanted)?;
         let t = Table::of(&opened)?;
         let mut version = 0;
-        // SAFETY: the out pointer lives for the call.
-        unsafe { (t.ncclGetVersion)(&mut version) };
+        // SAFETY: the out pointer lives for the call; a static text.
+        let (s, words) = unsafe {
+            let s = (t.ncclGetVersion)(&mut version);
+            (s, text((t.ncclGetErrorString)(s)))
+        };
+        if s != SUCCESS {
+            let message = format!("{}: ncclGetVersion: {words} ({s})", opened.name);
+            return fail(Code::Unsupported, message);
+        }
         Ok(Nccl {
             t,
             what: opened.what,
