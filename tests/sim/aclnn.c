@@ -1,26 +1,9 @@
 /* The operators of CANN that the back end uses, computed on the host: floats in double and rounded once into the output's type. Each has two phases;
  * an executor runs once unless it was made repeatable, wants a workspace of exactly what was said, and writes all over it. What the documents leave
  * open comes out badly here: floats beyond an integer's range, indices that name no row. */
-#include "sim.h"
-#include <math.h>
-
-typedef struct tensor { int type, n; int64_t dims[8], strides[8]; addr at; } tensor;
-typedef struct scalar { int type; double f; int64_t i; } scalar;
-typedef struct ints { uint64_t n; int64_t v[8]; } ints;
-typedef const tensor *T;
-typedef const scalar *S;
-typedef const ints *I;
-enum { F32 = 0, F16 = 1, I8 = 2, INT32 = 3, U8 = 4, I16 = 6, I64 = 9, BOOL = 12, BF16 = 27 };
-enum { NULLPTR = 161001, PARAM = 161002, RUNTIME = 361001, CREATE = 561101 };
-enum { READY = 0x5eed, SPENT = 0xdead };
-/* Inputs and outputs (`t`), numbers; `kind` says which of a family. */
-typedef struct exec exec;
-typedef st body(exec *e);
-struct exec { int state, repeatable, once, kind, count; const char *name; body *run; tensor t[4]; double f[2]; int64_t i[2]; int flag; ints dims; uint64_t room; addr workspace; };
+#include "aclnn.h"
 
 st acl_status(st r);
-static int width(int t) { return t == U8 || t == BOOL || t == I8 ? 1 : t == F16 || t == BF16 || t == I16 ? 2 : t == I64 ? 8 : 4; }
-static int floats(int t) { return t == F32 || t == F16 || t == BF16; }
 
 /* ---- descriptors */
 static int live;
@@ -37,7 +20,6 @@ API tensor *aclCreateTensor(const int64_t *dims, uint64_t n, int type, const int
   if (reach > storage[0]) { fprintf(stderr, "SIMULATED aclCreateTensor: %lld elements of storage, %lld are reached\n", (long long)storage[0], (long long)reach); free(t); return NULL; }
   return MADE(t);
 }
-static float f32_of(const void *p) { float f; memcpy(&f, p, 4); return f; }
 API scalar *aclCreateScalar(const void *v, int type) {
   scalar *s = calloc(1, sizeof *s);
   s->type = type;
@@ -52,31 +34,14 @@ API scalar *aclCreateScalar(const void *v, int type) {
   return MADE(s);
 }
 API ints *aclCreateIntArray(const int64_t *v, uint64_t n) { if (n > 8) return NULL; ints *a = calloc(1, sizeof *a); a->n = n; memcpy(a->v, v, 8 * n); return MADE(a); }
+API bools *aclCreateBoolArray(const uint8_t *v, uint64_t n) { if (n > 8) return NULL; bools *a = calloc(1, sizeof *a); a->n = n; memcpy(a->v, v, n); return MADE(a); }
 API st aclDestroyTensor(T t) { GONE(t); }
 API st aclDestroyScalar(S s) { GONE(s); }
 API st aclDestroyIntArray(I a) { GONE(a); }
+API st aclDestroyBoolArray(B a) { GONE(a); }
 
 /* ---- numbers */
-static double get(int t, const char *p) {
-  switch (t) {
-    case F32: return f32_of(p);
-    case F16: return of_f16(*(const uint16_t *)p);
-    case BF16: return of_bf16(*(const uint16_t *)p);
-    case U8: case BOOL: return *(const uint8_t *)p;
-    case I16: return *(const int16_t *)p;
-    case INT32: return *(const int32_t *)p;
-    default: return (double)*(const int64_t *)p;
-  }
-}
 static int64_t geti(int t, const char *p) { return t == I64 ? *(const int64_t *)p : (int64_t)get(t, p); }
-static void put(int t, char *p, double v) {
-  float f = (float)v;
-  switch (t) {
-    case F32: memcpy(p, &f, 4); break;
-    case F16: *(uint16_t *)p = to_f16(f); break;
-    default: *(uint16_t *)p = to_bf16(f); break;
-  }
-}
 static void puti(int t, char *p, int64_t v) {
   switch (width(t)) {
     case 1: *(uint8_t *)p = (uint8_t)v; break;
@@ -85,8 +50,6 @@ static void puti(int t, char *p, int64_t v) {
     default: *(int64_t *)p = v;
   }
 }
-static int64_t count(T t) { int64_t c = 1; for (int i = 0; i < t->n; i++) c *= t->dims[i]; return c; }
-static char *base(T t) { return sim_real(t->at); }
 
 /* ---- walks: `k` tensors over the dims of the last, the others broadcast to it; offsets in bytes */
 typedef struct odometer { int n, k; int64_t dims[8], step[4][8], at[8]; char *p[4]; } odometer;
@@ -114,10 +77,9 @@ static int broadcasts(T a, T o) {
   for (int i = 0; i < a->n; i++) if (a->dims[i] != 1 && a->dims[i] != o->dims[i + o->n - a->n]) return 0;
   return 1;
 }
-static int same(T a, T b) { return a->n == b->n && !memcmp(a->dims, b->dims, sizeof a->dims); }
 
 /* ---- phases */
-static st first(uint64_t *room, exec **out, exec e) {
+st aclnn_first(uint64_t *room, exec **out, exec e) {
   if (!room || !out) return NULLPTR;
   exec *x = malloc(sizeof *x);
   *x = e;
@@ -149,7 +111,7 @@ static st compute(void *data, device *d) {
   if (r) fprintf(stderr, "SIMULATED device %d: aclnn%s: an index that names no row\n", d->index, e->name);
   return r;
 }
-static st second(void *workspace, uint64_t room, exec *e, stream *s) {
+st aclnn_second(void *workspace, uint64_t room, exec *e, stream *s) {
   if (!e || !s) return NULLPTR;
   if (e->state != READY) { fprintf(stderr, "SIMULATED aclnn%s: an executor is used twice\n", e->name); return CREATE; }
   if (!workspace || room != e->room || core_kind((addr)workspace, room) != 'd') { fprintf(stderr, "SIMULATED aclnn%s: %llu bytes of workspace at %p, %llu wanted\n", e->name, (unsigned long long)room, workspace, (unsigned long long)e->room); return PARAM; }
@@ -170,11 +132,6 @@ static st second(void *workspace, uint64_t room, exec *e, stream *s) {
   if (!e->repeatable) spend(e);
   return OK;
 }
-#define RUN(N) API st aclnn##N(void *w, uint64_t n, exec *e, stream *s) { return second(w, n, e, s); }
-#define PLAN(N, ...) return first(room, out, (exec){.name = #N, __VA_ARGS__})
-#define ROOM uint64_t *room, exec **out
-#define HAVE(x) if (!(x)) return NULLPTR
-#define WANT(x) if (!(x)) return PARAM
 
 /* ---- one element of one, two or three */
 enum { ADD, SUB, MUL, DIV, MAX, MIN, POW, EQ, NE, LT, LE, GT, GE, AND };
@@ -218,7 +175,7 @@ static st plan_binary(const char *name, int kind, T a, T b, S alpha, T o, ROOM) 
   int truth = kind >= EQ;
   WANT(a->type == b->type && o->type == (truth ? BOOL : a->type) && (truth || floats(a->type) || kind <= MUL));
   WANT(broadcasts(a, o) && broadcasts(b, o));
-  return first(room, out, (exec){.name = name, .run = run_binary, .kind = kind, .count = 3, .t = {*a, *b, *o}, .f = {alpha ? alpha->f : 1}, .i = {alpha ? alpha->i : 1}});
+  return aclnn_first(room, out, (exec){.name = name, .run = run_binary, .kind = kind, .count = 3, .t = {*a, *b, *o}, .f = {alpha ? alpha->f : 1}, .i = {alpha ? alpha->i : 1}});
 }
 #define BINARY(N, K) API st aclnn##N##GetWorkspaceSize(T a, T b, T o, ROOM) { return plan_binary(#N, K, a, b, NULL, o, room, out); } RUN(N)
 #define SCALED(N, K) API st aclnn##N##GetWorkspaceSize(T a, T b, S alpha, T o, ROOM) { HAVE(alpha); return plan_binary(#N, K, a, b, alpha, o, room, out); } RUN(N)
@@ -277,7 +234,7 @@ static st plan_unary(const char *name, int kind, T a, double f0, double f1, int6
   WANT(kind == COPY || o->type == (truth ? BOOL : a->type));
   WANT(kind == COPY || truth || kind >= ADDS || floats(a->type));
   WANT(kind == COPY ? broadcasts(a, o) : same(a, o));
-  return first(room, out, (exec){.name = name, .run = run_unary, .kind = kind, .count = 2, .t = {*a, *o}, .f = {f0, f1}, .i = {i0, i1}});
+  return aclnn_first(room, out, (exec){.name = name, .run = run_unary, .kind = kind, .count = 2, .t = {*a, *o}, .f = {f0, f1}, .i = {i0, i1}});
 }
 #define UNARY(N, K) API st aclnn##N##GetWorkspaceSize(T a, T o, ROOM) { return plan_unary(#N, K, a, 0, 0, 0, 0, o, room, out); } RUN(N)
 UNARY(Neg, NEG) UNARY(Abs, ABS) UNARY(Exp, EXP) UNARY(Log, LOG) UNARY(Sqrt, SQRT) UNARY(Rsqrt, RSQRT) UNARY(Tanh, TANH) UNARY(Erf, ERF) UNARY(Sin, SIN) UNARY(Cos, COS)
@@ -341,7 +298,7 @@ static st plan_reduce(const char *name, int kind, T a, ints dims, int keep, T o,
   HAVE(a && o);
   WANT(keep && dims.n && a->n == o->n && a->type == o->type && (kind == SUM || floats(a->type)));
   for (uint64_t k = 0; k < dims.n; k++) WANT(dims.v[k] >= 0 && dims.v[k] < a->n && o->dims[dims.v[k]] == 1);
-  return first(room, out, (exec){.name = name, .run = run_reduce, .kind = kind, .count = 2, .t = {*a, *o}, .dims = dims});
+  return aclnn_first(room, out, (exec){.name = name, .run = run_reduce, .kind = kind, .count = 2, .t = {*a, *o}, .dims = dims});
 }
 API st aclnnReduceSumGetWorkspaceSize(T a, I dims, uint8_t keep, int type, T o, ROOM) { HAVE(dims && o); WANT(type == o->type); return plan_reduce("ReduceSum", SUM, a, *dims, keep, o, room, out); } RUN(ReduceSum)
 API st aclnnAmaxGetWorkspaceSize(T a, I dims, uint8_t keep, T o, ROOM) { HAVE(dims); return plan_reduce("Amax", AMAX, a, *dims, keep, o, room, out); } RUN(Amax)
@@ -499,7 +456,7 @@ static st plan_matmul(const char *name, int rank, T a, T b, T o, int8_t cube, RO
   int r = rank - 2;
   WANT(a->dims[r] == o->dims[r] && b->dims[r + 1] == o->dims[r + 1] && a->dims[r + 1] == b->dims[r] && (!r || (a->dims[0] == o->dims[0] && b->dims[0] == o->dims[0])));
   WANT(o->strides[r + 1] == 1 || o->dims[r + 1] == 1);
-  return first(room, out, (exec){.name = name, .run = run_matmul, .kind = rank, .count = 3, .t = {*a, *b, *o}});
+  return aclnn_first(room, out, (exec){.name = name, .run = run_matmul, .kind = rank, .count = 3, .t = {*a, *b, *o}});
 }
 API st aclnnMatmulGetWorkspaceSize(T a, T b, T o, int8_t cube, ROOM) { return plan_matmul("Matmul", 2, a, b, o, cube, room, out); } RUN(Matmul)
 API st aclnnBatchMatMulGetWorkspaceSize(T a, T b, T o, int8_t cube, ROOM) { return plan_matmul("BatchMatMul", 3, a, b, o, cube, room, out); } RUN(BatchMatMul)

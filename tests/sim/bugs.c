@@ -160,6 +160,26 @@ API int aclnnSortGetWorkspaceSize(void *a, uint8_t stable, int64_t dim, uint8_t 
   return real(a, 0, dim, down, v, x, room, e);
 }
 
+#elif defined(acl_lost_eps) /* a number is passed where another register holds it */
+API int aclnnRmsNormGetWorkspaceSize(void *x, void *g, double eps, void *y, void *r, uint64_t *room, void **e) {
+  REAL(int, aclnnRmsNormGetWorkspaceSize, void *, void *, double, void *, void *, uint64_t *, void **);
+  return real(x, g, eps * 0, y, r, room, e);
+}
+
+#elif defined(acl_other_gelu) /* the gradient is that of the other form */
+API int aclnnGeluBackwardV2GetWorkspaceSize(void *dy, void *x, const char *form, void *dx, uint64_t *room, void **e) {
+  REAL(int, aclnnGeluBackwardV2GetWorkspaceSize, void *, void *, const char *, void *, uint64_t *, void **);
+  return real(dy, x, *form == 't' ? "none" : "tanh", dx, room, e);
+}
+
+#elif defined(acl_causal_from_the_first_key) /* the first query sees the first key, not the last the last (`leftUpCausal`) */
+API int aclnnFlashAttentionScoreGetWorkspaceSize(void *q, void *k, void *v, void *shift, void *drop, void *padding, void *mask, void *prefix, double scale, double keep, int64_t before,
+                                                 int64_t behind, int64_t heads, const char *layout, int64_t precise, int64_t sparse, void *max, void *sum, void *soft, void *o, uint64_t *room, void **e) {
+  REAL(int, aclnnFlashAttentionScoreGetWorkspaceSize, void *, void *, void *, void *, void *, void *, void *, void *, double, double, int64_t, int64_t, int64_t, const char *, int64_t, int64_t, void *,
+       void *, void *, void *, uint64_t *, void **);
+  return real(q, k, v, shift, drop, padding, mask, prefix, scale, keep, before, behind, heads, layout, precise, sparse == 3 ? 2 : sparse, max, sum, soft, o, room, e);
+}
+
 #elif defined(acl_wrong_enum) /* numbers of types: a half of one kind is described as the other */
 API void *aclCreateTensor(const int64_t *dims, uint64_t n, int type, const int64_t *strides, int64_t offset, int format, const int64_t *storage, uint64_t ns, void *data) {
   REAL(void *, aclCreateTensor, const int64_t *, uint64_t, int, const int64_t *, int64_t, int, const int64_t *, uint64_t, void *);

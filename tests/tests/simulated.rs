@@ -178,11 +178,16 @@ fn a_sample_of_the_kit_holds_on_the_simulator_of_rocm() {
 
 #[test]
 fn a_sample_of_the_kit_holds_on_the_simulator_of_ascend() {
-    let own = ["softmax", "embedding"];
     let mut cases = SAMPLE.to_vec();
-    // It has neither: the core composes them.
-    cases.retain(|c| !own.iter().any(|o| c.contains(o)));
+    // The core composes it.
+    cases.retain(|c| !c.contains("embedding"));
     cases.extend([
+        "op.*_norm_*.f32",
+        "op.attention_fwd.bf16",
+        "op.attention_bwd.bf16",
+        "op.activation_bwd.gelu_erf.f16",
+        "op.swiglu_bwd.f32",
+        "op.rope.interleaved.f32",
         "op.matmul.*f32*",
         "op.sort_pairs.*",
         "op.philox.*",
@@ -347,7 +352,8 @@ fn every_layout_on_the_simulators_follows_the_cpu() {
     }
 }
 
-/// A bug of a back end, the case that names it, and how the simulator's streams run: at their worst, so that it is no luck.
+/// A bug of a back end, the case that names it, and how the simulator's streams run: at their worst, so that it is no luck. Streams that nobody asks
+/// do not overtake those that are asked, however busy the machine; streams that pause between two commands leave others time to come between.
 type Bug = (&'static str, &'static str, &'static str);
 
 const BUGS: &[Bug] = &[
@@ -357,7 +363,7 @@ const BUGS: &[Bug] = &[
     ("out_of_bounds", "mem.copy.sizes", "late=1"),
     ("fill_out_of_bounds", "mem.fill.patterns", "late=1"),
     ("use_after_free", "mem.copy.sizes", "lazy"),
-    ("shared_scratch", "order.random_replay", "lazy"),
+    ("shared_scratch", "order.random_replay", "late=1"),
     ("wrong_direction", "mem.copy.sizes", "late=1"),
     ("wrong_enum", "coll.all_reduce.f32.sum.r2", "late=1"),
     (
@@ -379,6 +385,13 @@ const ACL_BUGS: &[Bug] = &[
     ("acl_executor_twice", "leak.op.launches", "late=1"),
     ("acl_ignored_workspace", "op.binary.mul.f32", "late=1"),
     ("acl_freed_workspace", "op.copy_strided.f32", "lazy"),
+    ("acl_lost_eps", "op.rms_norm_fwd.f32", "late=1"),
+    ("acl_other_gelu", "op.activation_bwd.gelu_erf.f32", "late=1"),
+    (
+        "acl_causal_from_the_first_key",
+        "op.attention_fwd.f32",
+        "late=1",
+    ),
     ("acl_unstable_sort", "op.sort_pairs.f32.i32", "late=1"),
     ("acl_wrong_enum", "op.cast.f32.from_bf16", "late=1"),
     ("acl_short_id", "coll.all_reduce.f32.sum.r2", "late=1"),

@@ -3,14 +3,14 @@
 //!
 //! A function is declared once, in [`aclnn!`]: `f = "Name"(…)` stands for `aclnnNameGetWorkspaceSize(…, uint64_t *, aclOpExecutor **)` and
 //! `aclnnName(void *, uint64_t, aclOpExecutor *, aclrtStream)`. There is no header of them to be had: the declarations are from the documents
-//! and sources of `hicann/ops-math` and `hicann/ops-nn`, and are *not checked against a header*.
+//! and sources of `hicann/ops-math`, `hicann/ops-nn` and `hicann/ops-transformer`, and are *not checked against a header*.
 
 use crate::plan::{Arg, Call, Dtype, Number, Plan, Tensor};
 use crossweave_gpu::library::{self, Opened, Wanted};
 use crossweave_gpu::{Handle, Settings, lock};
 use crossweave_plugin::{Code, Error, Result, fail};
 use std::collections::HashMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::mem::transmute;
 use std::sync::Mutex;
 
@@ -36,9 +36,11 @@ crossweave_gpu::functions! {
         fn aclCreateTensor(*const i64, u64, i32, *const i64, i64, i32, *const i64, u64, *mut c_void) -> Handle;
         fn aclCreateScalar(*mut c_void, i32) -> Handle;
         fn aclCreateIntArray(*const i64, u64) -> Handle;
+        fn aclCreateBoolArray(*const u8, u64) -> Handle;
         fn aclDestroyTensor(Handle) -> i32;
         fn aclDestroyScalar(Handle) -> i32;
         fn aclDestroyIntArray(Handle) -> i32;
+        fn aclDestroyBoolArray(Handle) -> i32;
         fn aclDestroyAclOpExecutor(Handle) -> i32;
     } optional {
         fn aclnnInit(*const std::ffi::c_char) -> i32;
@@ -174,42 +176,45 @@ impl Aclnn {
     }
 }
 
-/// How an argument is given, passed in C, taken from a word, and kept.
+/// How an argument is given.
 macro_rules! given {
-    (T) => {
-        &Tensor
-    };
-    (S) => {
-        Number
-    };
-    (I) => {
-        &[i64]
-    };
-    (i64) => {
-        i64
-    };
-    (i8) => {
-        i8
-    };
-    (b) => {
-        bool
-    };
-    (dt) => {
-        Dtype
-    };
-}
-macro_rules! in_c {
-    (T) => { *const c_void };
-    (S) => { *const c_void };
-    (I) => { *const c_void };
+    (T) => { &Tensor };
+    (O) => { Option<&Tensor> };
+    (S) => { Number };
+    (I) => { &[i64] };
+    (B) => { &[bool] };
     (i64) => { i64 };
     (i8) => { i8 };
+    (f64) => { f64 };
+    (b) => { bool };
+    (dt) => { Dtype };
+    (cs) => { &'static CStr };
+}
+/// How it is passed in C.
+macro_rules! in_c {
+    (i64) => { i64 };
+    (i8) => { i8 };
+    (f64) => { f64 };
     (b) => { u8 };
     (dt) => { i32 };
+    ($handle:tt) => { *const c_void };
 }
+/// It, from its word.
+macro_rules! taken {
+    (f64, $w:expr) => {
+        f64::from_bits($w)
+    };
+    ($k:tt, $w:expr) => {
+        $w as in_c!($k)
+    };
+}
+/// It, as it is kept.
 macro_rules! kept {
     (T, $a:ident) => {
         Arg::Tensor($a.clone())
+    };
+    (O, $a:ident) => {
+        $a.map_or(Arg::Word(0), |t| Arg::Tensor(t.clone()))
     };
     (S, $a:ident) => {
         Arg::Scalar($a)
@@ -217,11 +222,11 @@ macro_rules! kept {
     (I, $a:ident) => {
         Arg::Ints($a.to_vec())
     };
-    (i64, $a:ident) => {
-        Arg::Word($a as u64)
+    (B, $a:ident) => {
+        Arg::Bools($a.iter().map(|b| u8::from(*b)).collect())
     };
-    (i8, $a:ident) => {
-        Arg::Word($a as u64)
+    (f64, $a:ident) => {
+        Arg::Word($a.to_bits())
     };
     (b, $a:ident) => {
         Arg::Word(u64::from($a))
@@ -229,9 +234,16 @@ macro_rules! kept {
     (dt, $a:ident) => {
         Arg::Word($a.0 as u64)
     };
+    (cs, $a:ident) => {
+        Arg::Word($a.as_ptr() as u64)
+    };
+    ($k:tt, $a:ident) => {
+        Arg::Word($a as u64)
+    };
 }
 
-/// Declares operators as methods of [`Plan`]. `T` a tensor, `S` a scalar, `I` an array of integers, `dt` a type, `b` a `bool`.
+/// Declares operators as methods of [`Plan`]. `T` a tensor, `O` one that may be absent, `S` a scalar, `I` an array of integers, `B` of truths, `dt` a
+/// type, `b` a `bool`, `cs` a text.
 macro_rules! aclnn {
     ($( $f:ident = $name:literal ( $($a:ident: $k:tt),* ); )*) => {
         impl Plan {
@@ -245,7 +257,7 @@ macro_rules! aclnn {
                         // SAFETY: promised by the caller.
                         unsafe {
                             let f: First = transmute(f);
-                            f($(words.next().unwrap_or_default() as in_c!($k),)* bytes, executor)
+                            f($(taken!($k, words.next().unwrap_or_default()),)* bytes, executor)
                         }
                     }
                     let args = vec![$( kept!($k, $a) ),*];
@@ -311,4 +323,19 @@ aclnn! {
     index_select = "IndexSelect"(a: T, dim: i64, index: T, out: T);
     index_add = "IndexAdd"(a: T, dim: i64, index: T, source: T, alpha: S, out: T);
     gather = "Gather"(a: T, dim: i64, index: T, out: T);
+    // The fused ones (`fused.rs`): norm/*/docs, activation/*/docs.
+    rms_norm = "RmsNorm"(x: T, gamma: T, eps: f64, out: T, rstd: T);
+    rms_norm_grad = "RmsNormGrad"(dy: T, x: T, rstd: T, gamma: T, dx: T, dgamma: T);
+    layer_norm = "LayerNorm"(x: T, normalized: I, weight: T, bias: O, eps: f64, out: T, mean: T, rstd: T);
+    layer_norm_backward = "LayerNormBackward"(dy: T, x: T, normalized: I, mean: T, rstd: T, weight: T, bias: O, mask: B, dx: T, dweight: T, dbias: O);
+    softmax = "Softmax"(x: T, dim: i64, out: T);
+    softmax_backward = "SoftmaxBackward"(dy: T, y: T, dim: i64, out: T);
+    gelu = "GeluV2"(x: T, approximate: i64, out: T);
+    gelu_backward = "GeluBackwardV2"(dy: T, x: T, approximate: cs, out: T);
+    silu = "Silu"(x: T, out: T);
+    silu_backward = "SiluBackward"(dy: T, x: T, out: T);
+    // hicann/ops-transformer: posembedding/rotary_position_embedding/docs, attention/flash_attention_score*/docs.
+    rotary = "RotaryPositionEmbedding"(x: T, cos: T, sin: T, mode: i64, out: T);
+    flash = "FlashAttentionScore"(q: T, k: T, v: T, shift: O, drop: O, padding: O, mask: O, prefix: O, scale: f64, keep: f64, before: i64, behind: i64, heads: i64, layout: cs, precise: i64, sparse: i64, max: T, sum: T, softmax: O, out: T);
+    flash_grad = "FlashAttentionScoreGrad"(q: T, k: T, v: T, dy: T, shift: O, drop: O, padding: O, mask: O, max: O, sum: O, softmax: O, out: O, prefix: O, scale: f64, keep: f64, before: i64, behind: i64, heads: i64, layout: cs, precise: i64, sparse: i64, dq: T, dk: T, dv: T, dshift: O);
 }

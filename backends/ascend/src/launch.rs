@@ -19,6 +19,7 @@ enum Object {
     Tensor(Handle),
     Scalar(Handle),
     Ints(Handle),
+    Bools(Handle),
 }
 
 /// An operator ready to run at some addresses.
@@ -92,9 +93,10 @@ unsafe fn make(nn: &Aclnn, c: &Call, at: &dyn Fn(Base) -> u64) -> Result<Made> {
                     Object::Scalar((m.aclCreateScalar)(v.as_mut_ptr().cast(), d.0))
                 }
                 Arg::Ints(v) => Object::Ints((m.aclCreateIntArray)(v.as_ptr(), v.len() as u64)),
+                Arg::Bools(v) => Object::Bools((m.aclCreateBoolArray)(v.as_ptr(), v.len() as u64)),
             }
         };
-        let (Object::Tensor(h) | Object::Scalar(h) | Object::Ints(h)) = object;
+        let (Object::Tensor(h) | Object::Scalar(h) | Object::Ints(h) | Object::Bools(h)) = object;
         words.push(h.0 as u64);
         made.objects.push(object);
     }
@@ -122,6 +124,7 @@ fn discard(nn: &Aclnn, made: Made) {
                 Object::Tensor(h) => (m.aclDestroyTensor)(h),
                 Object::Scalar(h) => (m.aclDestroyScalar)(h),
                 Object::Ints(h) => (m.aclDestroyIntArray)(h),
+                Object::Bools(h) => (m.aclDestroyBoolArray)(h),
             };
         }
     }

@@ -10,6 +10,7 @@ mod aclnn;
 mod calls;
 mod driver;
 mod error;
+mod fused;
 mod hccl;
 #[cfg(test)]
 mod headers;
@@ -101,7 +102,7 @@ impl OnGpu for Ascend {
                 .map_or_else(|e| e.message, |n| n.files.clone()),
             "ascend.hccl" => self.gpu.collectives(),
             // Any plugin's: what stands behind ops that more than one kernel of the best tier can do.
-            "kernels.chosen" => "attention: composed of the mandatory ops".into(),
+            "kernels.chosen" => "attention: aclnnFlashAttentionScore where its definition fits, else composed of the mandatory ops".into(),
             _ => return None,
         })
     }

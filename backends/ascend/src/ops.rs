@@ -1,8 +1,10 @@
-//! Compute: the mandatory ops as calls of aclnn's operators; the core composes all others of them.
+//! Compute: the mandatory ops as calls of aclnn's operators; `fused.rs` has those that have an operator of their own, and the core composes all
+//! others of the mandatory ones.
 //!
 //! What a request may be is checked by the planners that all kernels share (`crossweave_kernels`); here is what it becomes. Arithmetic is in f32
 //! whatever the storage: operands of 16 bits are cast, and the result is cast back, which rounds it once.
 
+use crate::fused;
 use crate::host;
 use crate::launch::{Op, Prepared};
 use crate::plan::{Dtype, Number, Plan, Tensor, operand};
@@ -53,6 +55,19 @@ const TABLE: &[(u32, Planner)] = &[
     (op::TOPK, topk),
     (op::HISTOGRAM, histogram),
     (op::PHILOX, philox),
+    (op::LAYER_NORM_FWD, fused::layer_norm),
+    (op::LAYER_NORM_BWD, fused::layer_norm_backward),
+    (op::RMS_NORM_FWD, fused::rms_norm),
+    (op::RMS_NORM_BWD, fused::rms_norm_backward),
+    (op::SOFTMAX_FWD, fused::softmax),
+    (op::SOFTMAX_BWD, fused::softmax_backward),
+    (op::ATTENTION_FWD, fused::attention),
+    (op::ATTENTION_BWD, fused::attention_backward),
+    (op::ACTIVATION_FWD, fused::activation),
+    (op::ACTIVATION_BWD, fused::activation_backward),
+    (op::SWIGLU_FWD, fused::swiglu),
+    (op::SWIGLU_BWD, fused::swiglu_backward),
+    (op::ROPE, fused::rope),
 ];
 
 impl Ops<Ascend> for AscendOps {
@@ -108,7 +123,7 @@ const MOVED: &[Dtype] = &[Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::I32];
 
 impl Plan {
     /// The tensor in f32.
-    fn f32(&mut self, t: &Tensor) -> Tensor {
+    pub(crate) fn f32(&mut self, t: &Tensor) -> Tensor {
         if t.dtype == Dtype::F32 {
             return t.clone();
         }
@@ -118,21 +133,21 @@ impl Plan {
     }
 
     /// Where an f32 result for `t` goes: itself, or a tensor that [`Plan::store`] rounds.
-    fn wide(&mut self, t: &Tensor) -> Tensor {
+    pub(crate) fn wide(&mut self, t: &Tensor) -> Tensor {
         match t.dtype {
             Dtype::F32 => t.clone(),
             _ => self.temp(Dtype::F32, &t.dims),
         }
     }
 
-    fn store(&mut self, x: &Tensor, t: &Tensor) {
+    pub(crate) fn store(&mut self, x: &Tensor, t: &Tensor) {
         if t.dtype != Dtype::F32 {
             self.cast(x, t.dtype, t);
         }
     }
 
     /// One element of a value, to be read everywhere.
-    fn constant(&mut self, dtype: Dtype, bits: u32) -> Tensor {
+    pub(crate) fn constant(&mut self, dtype: Dtype, bits: u32) -> Tensor {
         let c = self.temp(dtype, &[1]);
         let whole = c.bits();
         match dtype {

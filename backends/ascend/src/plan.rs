@@ -186,7 +186,8 @@ pub(crate) enum Arg {
     Tensor(Tensor),
     Scalar(Number),
     Ints(Vec<i64>),
-    /// An integer, a type, a truth.
+    Bools(Vec<u8>),
+    /// An integer, a type, a truth, the bits of a float, the address of a text, nothing.
     Word(u64),
 }
 

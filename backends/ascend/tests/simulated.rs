@@ -97,6 +97,7 @@ fn the_back_end_on_the_simulator() {
     host_calls_and_events(&t);
     operators_run_again_and_elsewhere(&t);
     operands_of_the_host_are_refused(&t);
+    fused_operators_serve_what_they_define(&t);
     let end = Instant::now() + Duration::from_secs(30);
     while t.ask("sim_live", 's' as i32, 0) > 0 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
@@ -300,6 +301,62 @@ fn operands_of_the_host_are_refused(t: &Simulated) {
     let e = AscendOps::launch(&t.b, &copy, &s, &spans, Some(space), Dyn(&[])).unwrap_err();
     assert_eq!(e.code, Code::Unsupported);
     assert!(e.message.contains("page-locked"), "{e:?}");
+}
+
+/// By hand: a root mean square of 5, and a query that sees the first of two keys, or both.
+fn fused_operators_serve_what_they_define(t: &Simulated) {
+    let d = t.b.open(0).unwrap();
+    let s = t.b.stream(&d, 0).unwrap();
+    let run = |(p, bytes): (Prepared, u64), operands: &[(&Mem, usize)]| {
+        let space = t.at(&d, MemKind::Device, bytes);
+        let spans: Vec<_> = operands.iter().map(|(m, n)| Some(all(m, *n))).collect();
+        let space = Span {
+            mem: &space,
+            offset: 0,
+            bytes,
+        };
+        AscendOps::launch(&t.b, &p, &s, &spans, Some(space), Dyn(&[])).unwrap();
+        t.wait(&s);
+    };
+    let f = |shape: &[u64]| Layout::contiguous(DType::F32, shape);
+    let (x, w) = (t.put(&d, &s, &[1.0, 7.0]), t.put(&d, &s, &[10.0, 0.5]));
+    let (y, rstd) = (t.put(&d, &s, &[0.0; 2]), t.put(&d, &s, &[0.0]));
+    let l = [f(&[1, 2]), f(&[1]), f(&[1, 2]), f(&[2])];
+    let p = op::NormParams::default();
+    let norm = prepared(t, &d, op::RMS_NORM_FWD, &l, p.as_bytes());
+    run(norm, &[(&y, 2), (&rstd, 1), (&x, 2), (&w, 2)]);
+    assert_eq!(t.get(&d, &s, &y, 2), [2.0, 0.7]);
+    assert_eq!(t.get(&d, &s, &rstd, 1), [0.2]);
+
+    // Scores of 0: weights are 1, or a half each.
+    let attention = |flags, window, tq: u64, tk: u64| {
+        let (q, k) = (f(&[1, tq, 1, 2]), f(&[1, tk, 1, 2]));
+        let p = op::AttentionParams {
+            flags,
+            window,
+            ..op::AttentionParams::default()
+        };
+        let l = [q, f(&[1, 1, tq]), q, k, k];
+        let o = OpRequest::new(op::ATTENTION_FWD, &l, p.as_bytes(), abi::MATH_DETERMINISTIC);
+        AscendOps::prepare(&t.b, &d, &o).map(|(p, plan)| (p, plan.workspace_bytes))
+    };
+    let (q, k) = (t.put(&d, &s, &[0.0; 4]), t.put(&d, &s, &[1.0; 4]));
+    let v = t.put(&d, &s, &[1.0, 2.0, 3.0, 6.0]);
+    let (o, lse) = (t.put(&d, &s, &[0.0; 4]), t.put(&d, &s, &[0.0; 2]));
+    let operands = [(&o, 4), (&lse, 2), (&q, 4), (&k, 4), (&v, 4)];
+    run(attention(op::FLAG_CAUSAL, 0, 2, 2).unwrap(), &operands);
+    assert_eq!(t.get(&d, &s, &o, 4), [1.0, 2.0, 2.0, 4.0]);
+    assert_eq!(t.get(&d, &s, &lse, 2), [0.0, 2f32.ln()]);
+    run(attention(0, 0, 2, 2).unwrap(), &operands);
+    assert_eq!(t.get(&d, &s, &o, 4), [2.0, 4.0, 2.0, 4.0]);
+    for (flags, window, tq, tk, why) in [
+        (op::FLAG_CAUSAL, 1, 2, 2, "a window"),
+        (op::FLAG_CAUSAL, 0, 3, 2, "queries that see no key"),
+    ] {
+        let e = attention(flags, window, tq, tk).map(drop).unwrap_err();
+        assert_eq!(e.code, Code::Unsupported);
+        assert!(e.message.contains(why), "{e:?}");
+    }
 }
 
 fn a_lost_device_says_so_to_every_call(t: &Simulated) {
