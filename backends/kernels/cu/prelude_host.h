@@ -47,6 +47,8 @@ struct Block {
 };
 static thread_local Block* B;
 static const size_t STACK = 256 * 1024;
+// Not a power of two: stacks that lie alike would share a few places of the processor's caches and of its page table's.
+static const size_t SPACING = STACK + 4096 + 192;
 
 extern "C" void cwhost_switch(void** from, void* to);
 #if defined(__x86_64__)
@@ -95,9 +97,11 @@ static int run_block(Block& b) {
     f.sp = s;
   }
   for (;;) {
-    u32 done = 0, barrier = 0, progress = 0;
+    u32 progress = 0;
     for (u32 k = 0; k < b.n; k++) {
       u32 i = b.order[k];
+      // The stack of the thread after the next few is on its way meanwhile.
+      if (k + 3 < b.n) { const char* p = (const char*)b.fibers[b.order[k + 3]].sp; __builtin_prefetch(p); __builtin_prefetch(p + 64); }
       if (b.fibers[i].state != READY) continue;
       b.now = i;
       b.thread.x = i % b.block.x; b.thread.y = i / b.block.x % b.block.y; b.thread.z = i / (b.block.x * b.block.y);
@@ -105,8 +109,11 @@ static int run_block(Block& b) {
       progress++;
     }
     if (b.error) return 1;
+    u32 waiting[DONE + 1] = {};
+    for (u32 i = 0; i < b.n; i++) waiting[b.fibers[i].state]++;
     const State meeting[2] = {AT_WARP, AT_GROUP};
     for (State s : meeting) {
+      if (!waiting[s]) continue;
       u32 size = s == AT_WARP ? b.warp : 128;
       for (u32 w = 0; w < b.n; w += size) {
         u32 end = w + size < b.n ? w + size : b.n, here = 0;
@@ -114,12 +121,11 @@ static int run_block(Block& b) {
         if (here == end - w) { for (u32 i = w; i < end; i++) b.fibers[i].state = READY; progress++; }
       }
     }
-    for (u32 i = 0; i < b.n; i++) { done += b.fibers[i].state == DONE; barrier += b.fibers[i].state == AT_BARRIER; }
-    if (done == b.n) {
+    if (waiting[DONE] == b.n) {
       if (b.finish) b.finish();
       return b.error != nullptr;
     }
-    if (barrier == b.n) { for (u32 i = 0; i < b.n; i++) { b.fibers[i].state = READY; b.fibers[i].seen = b.fibers[i].fences; } progress++; }
+    if (waiting[AT_BARRIER] == b.n) { for (u32 i = 0; i < b.n; i++) { b.fibers[i].state = READY; b.fibers[i].seen = b.fibers[i].fences; } progress++; }
     if (!progress) { b.error = "threads of a block wait at different barriers, or some have left"; return 1; }
   }
 }
@@ -130,11 +136,11 @@ static int run(void (*body)(const void*), const void* args, Ctx& c) {
   Block b{};
   b.grid = c.grid; b.block = c.block; b.n = c.block.x * c.block.y * c.block.z; b.warp = c.warp; b.body = body; b.args = args;
   if (b.n > 1024) { c.error = "more than 1024 threads"; return 2; }
-  char* stacks = (char*)aligned_alloc(4096, (size_t)b.n * STACK);
+  char* stacks = (char*)aligned_alloc(4096, (size_t)b.n * SPACING);
   b.fibers = (Fiber*)calloc(b.n, sizeof(Fiber));
   b.order = (u32*)calloc(b.n, sizeof(u32));
   Copy* copies = (Copy*)calloc((size_t)b.n * COPIES, sizeof(Copy));
-  for (u32 i = 0; i < b.n; i++) { b.fibers[i].stack = stacks + (size_t)i * STACK; b.fibers[i].copies = copies + (size_t)i * COPIES; b.order[i] = i; }
+  for (u32 i = 0; i < b.n; i++) { b.fibers[i].stack = stacks + (size_t)i * SPACING; b.fibers[i].copies = copies + (size_t)i * COPIES; b.order[i] = i; }
   u64 r = c.seed * 6364136223846793005ull + 1442695040888963407ull;
   if (c.seed) for (u32 i = b.n; i > 1; i--) {
     r = r * 6364136223846793005ull + 1442695040888963407ull;
