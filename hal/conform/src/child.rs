@@ -107,7 +107,8 @@ pub struct Hello {
     pub interfaces: Vec<String>,
     /// Names of its devices.
     pub devices: Vec<String>,
-    /// Whether every one of them computes on the processors of this machine.
+    /// Whether every one of them computes on the processors of this machine. Older scorecards do not say it.
+    #[serde(default)]
     pub on_processors: bool,
     /// SHA-256 of its file; empty when it is linked.
     pub sha256: String,
