@@ -142,10 +142,7 @@ fn swept(sizes: &[(&SizeOf, Rule)], effort: Effort) -> Vec<String> {
         }
         let all = began.elapsed().as_secs_f64();
         let n = own.len();
-        println!(
-            "{case}: {n} defects, {made:.1} s of references, {all:.1} s; lost {}",
-            lost.len()
-        );
+        println!("{case}: {n} defects, {made:.1} s of references, {all:.1} s; lost {lost:?}");
     }
     println!("never a whole number of tiles: {untried:?}");
     assert!(untried.len() < 40, "{} sizes", untried.len());
@@ -154,7 +151,7 @@ fn swept(sizes: &[(&SizeOf, Rule)], effort: Effort) -> Vec<String> {
 
 #[test]
 fn a_sample_of_what_is_wrong_beyond_a_size_is_named() {
-    let all = sizes_of_ops(Effort::Default);
+    let all = sizes_of_ops(Effort::Default, "");
     assert!(all.len() > 200, "{} sizes", all.len());
     // A prime step, so that ops, operands and dims all come; attention, which takes longest, in the sweep only.
     let quick = all.iter().filter(|s| !s.op.starts_with("attention"));
@@ -223,7 +220,7 @@ fn big<'a>(all: &'a [SizeOf], beyond: usize, ops: &[&str]) -> Vec<(&'a SizeOf, R
 #[test]
 #[ignore = "minutes: cargo test --release -p crossweave-tests --test suite training_size -- --ignored"]
 fn training_sizes_are_tried_by_big() {
-    let all = sizes_of_ops(Effort::Big);
+    let all = sizes_of_ops(Effort::Big, "");
     for (beyond, ops) in BIG {
         for op in ops {
             let found = big(&all, beyond, ops);
@@ -235,9 +232,8 @@ fn training_sizes_are_tried_by_big() {
 
 /// The sizes that an effort tries; `CW_SIZES_ONLY` keeps the ops whose names hold it.
 fn sizes(effort: Effort) -> Vec<SizeOf> {
-    let mut all = sizes_of_ops(effort);
     let only = std::env::var("CW_SIZES_ONLY").unwrap_or_default();
-    all.retain(|s| s.op.contains(&only));
+    let all = sizes_of_ops(effort, &only);
     assert!(!all.is_empty(), "{only}: no op of this name has sizes");
     all
 }
