@@ -22,6 +22,8 @@ pub struct Wrong {
     inner: Inner,
     pub id: u32,
     pub layouts: Vec<Layout>,
+    /// Whether these are the first of a longer list.
+    cut: bool,
     given: Given,
     /// What changes the results, over copies of the operands.
     fix: Option<(Fix, Arc<Copies>)>,
@@ -152,6 +154,7 @@ impl Ops<Seeded> for SeededOps {
         };
         b.leak("leak_in_prepare");
         let layouts = other.map_or_else(|| o.operands.to_vec(), |x| x.0);
+        let cut = layouts.len() < o.operands.len();
         let fix = match fix(bug, o.id) {
             None => None,
             Some(f) => {
@@ -186,6 +189,7 @@ impl Ops<Seeded> for SeededOps {
             inner,
             id: o.id,
             layouts,
+            cut,
             given,
             fix,
             beyond,
@@ -215,8 +219,7 @@ impl Ops<Seeded> for SeededOps {
         let spans: Vec<_> = given
             .iter()
             .enumerate()
-            // A list may have been cut off.
-            .take(w.layouts.len())
+            .take(if w.cut { w.layouts.len() } else { usize::MAX })
             .map(|(i, x)| x.filter(|_| there(i)).map(span))
             .collect();
         b.leak("leak_in_launch");
@@ -337,8 +340,9 @@ fn beyond(
             .collect();
         CpuOps::launch(b.inner(), &w.inner, s, &spans, workspace, Dyn(dynamic))
     };
-    let (Some(copy), Some((mem, offset, _))) = (&copies.0[0], given[x.operand]) else {
-        return launch(given[x.operand]);
+    let own = given.get(x.operand).copied().flatten();
+    let (Some(copy), Some((mem, offset, _))) = (&copies.0[0], own) else {
+        return launch(own);
     };
     let bytes = copy.bytes();
     let (there, here) = ((mem, offset, bytes), (copy, 0, bytes));
@@ -357,7 +361,7 @@ fn beyond(
         )
     };
     if x.gives {
-        launch(given[x.operand])?;
+        launch(own)?;
         b.inner().copy(s, span(here), span(there))?;
         spoil(copies.clone())?;
         b.inner().copy(s, span(there), span(here))?;
