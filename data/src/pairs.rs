@@ -22,7 +22,7 @@ pub enum Columns {
     Pair(Pair),
 }
 
-/// A row of two texts: [`WORDS`], the kinds of its tokens, and these.
+/// A row of two texts: `WORDS`, the kinds of its tokens, and these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// Tokens, of both texts and around them.
