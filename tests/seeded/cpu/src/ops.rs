@@ -145,7 +145,11 @@ impl Ops<Seeded> for SeededOps {
         };
         let (inner, mut plan) = match &other {
             Some((l, p)) => {
-                CpuOps::prepare(b.inner(), d, &OpRequest::new(o.id, l, p, o.math_flags))?
+                let mut other = OpRequest::new(o.id, l, p, o.math_flags);
+                if bug != "revisions_are_ignored" {
+                    other.revision = o.revision;
+                }
+                CpuOps::prepare(b.inner(), d, &other)?
             }
             None => {
                 let asked = CpuOps::prepare(b.inner(), d, o);
