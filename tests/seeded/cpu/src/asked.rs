@@ -23,6 +23,10 @@ fn of_large<'a>(bug: &'a str, operands: &[Layout]) -> &'a str {
 /// What the back end is asked instead, when the defect lies there.
 pub fn asked(bug: &str, o: &OpRequest<'_>) -> Result<Option<Asked>> {
     let bug = of_large(bug, o.operands);
+    // The back end refuses that.
+    if o.operands.is_empty() {
+        return Ok(None);
+    }
     if let Some(other) = programs::asked(bug, o)? {
         return Ok(Some(other));
     }
