@@ -125,6 +125,7 @@ fn each_defect_is_named_by_one_pattern_of_all_cases() {
     let dir = tempfile::tempdir().expect("a folder");
     let first = std::env::var("CW_DEFECTS_FROM").unwrap_or_default();
     let rows = ALONE.iter().skip_while(|a| !a.0.starts_with(&first));
+    assert!(rows.clone().next().is_some(), "{first}: no such row");
     let each = rows.filter_map(|a| {
         let wrong = not_alone(dir.path(), *a, &[]);
         println!("{}: {}", a.0, wrong.as_deref().unwrap_or("alone"));

@@ -239,7 +239,7 @@ fn sizes(effort: Effort) -> Vec<SizeOf> {
 }
 
 #[test]
-#[ignore = "hours: cargo test --release -p crossweave-tests --test suite training_size -- --ignored --nocapture"]
+#[ignore = "most of an hour: cargo test --release -p crossweave-tests --test suite training_size -- --ignored --nocapture"]
 fn what_is_wrong_beyond_every_training_size_is_named() {
     let all = sizes(Effort::Big);
     let each = BIG.into_iter().flat_map(|(l, ops)| big(&all, l, ops));

@@ -146,7 +146,7 @@ fn large(
     all
 }
 
-/// Long sequences are judged at a sample of their positions: numbers that carry their error take a hundred times what plain ones do.
+/// Long sequences are judged at a sample of their positions: numbers that carry their error take far longer than plain ones.
 fn sampled(g: &mut Gen, s: &mut Shape) {
     if s.tq == s.tk && s.tq > 300 {
         s.judged = sample(g, s.tq);
