@@ -280,7 +280,12 @@ impl Collectives<Seeded> for SeededColl {
             let _ = b.inner().stream_sync(s, Some(Duration::from_secs(6)));
             return Ok(());
         }
-        CpuCollectives::launch(b.inner(), &c.comm, s, &wrong)?;
+        let launched = CpuCollectives::launch(b.inner(), &c.comm, s, &wrong);
+        // What is refused is not in flight.
+        if let (Err(_), Some(a)) = (&launched, &ahead) {
+            a.fetch_sub(1, Relaxed);
+        }
+        launched?;
         for x in &wrong {
             on_page(b, c, s, x)?;
         }
