@@ -61,7 +61,7 @@ const ALONE: &[Alone] = &[
     ("event_timeout_is_late", "order.event_sync_timeout", 2),
     ("stream_timeout_is_late", "order.stream_sync_timeout", 2),
     ("leak_in_launch", "leak.*", 2),
-    ("leak_in_refused_attr", "leak.refused.device_attr", 2),
+    ("leak_in_refused_attr", "leak.*.device_attr", 2),
     ("CHARGES_ANOTHER", "mem.info.each_device_has_its_own", 2),
 ];
 
@@ -118,13 +118,15 @@ fn a_sample_of_defects_is_named_by_one_case_of_its_group() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// `CW_DEFECTS_FROM` begins at the row of that name.
+/// `CW_DEFECTS_FROM` begins at the row of that name, and `CW_DEFECTS` is for so many.
 #[test]
 #[ignore = "half an hour: cargo test --release -p crossweave-tests --test suite named_by_one_pattern -- --ignored"]
 fn each_defect_is_named_by_one_pattern_of_all_cases() {
     let dir = tempfile::tempdir().expect("a folder");
     let first = std::env::var("CW_DEFECTS_FROM").unwrap_or_default();
-    let rows = ALONE.iter().skip_while(|a| !a.0.starts_with(&first));
+    let count = std::env::var("CW_DEFECTS").map_or(usize::MAX, |n| n.parse().expect("a number"));
+    let from = ALONE.iter().skip_while(|a| !a.0.starts_with(&first));
+    let rows = from.take(count);
     assert!(rows.clone().next().is_some(), "{first}: no such row");
     let each = rows.filter_map(|a| {
         let wrong = not_alone(dir.path(), *a, &[]);

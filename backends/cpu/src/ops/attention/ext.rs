@@ -589,11 +589,14 @@ impl Pass<'_> {
         let group = s.h / s.hkv;
         each(l.team, k.slots, s.b * s.hkv, &|slot, i| {
             let (row, g) = (i / s.hkv, i % s.hkv);
+            // Listed row by row.
+            let before = |n: usize| segments.partition_point(|x| (x.row as usize) < n);
+            let own = &segments[before(row)..before(row + 1)];
             // SAFETY: the workspace has so many numbers for each row and head; those of these heads are the item's.
             unsafe {
                 let partial = self.partial(row, g * group);
                 partial.write_bytes(0, group * distances);
-                for of in segments.iter().filter(|x| x.row as usize == row) {
+                for of in own {
                     self.go(slot, *of, self.whole(*of, g));
                 }
             }
