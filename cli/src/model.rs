@@ -16,6 +16,9 @@ use crossweave_tensor::UnitDecl;
 use serde_json::Value;
 use std::path::Path;
 
+/// Elements of a tensor that are read at once: what is converted and copied stays in a processor's cache.
+const PIECE: u64 = 1 << 22;
+
 /// A Hugging Face folder whose every tensor has been matched with a parameter.
 pub struct Folder {
     /// The folder.
@@ -308,7 +311,7 @@ impl Source {
                 && is_adapter(&p.name)
                 && trainer.holds(&p.name)
             {
-                trainer.load(&p.name, StateKind::Value, &adapter.read_f32(&p.name)?)?;
+                trainer.load(&p.name, StateKind::Value, 0, &adapter.read_f32(&p.name)?)?;
             }
         }
         Ok(trainer.publish()?)
@@ -340,8 +343,12 @@ impl Source {
             };
             // Every parameter was resolved when the folder was opened.
             let stored = folder.names.file_name(name).unwrap_or(name);
-            let values = folder.dir.read_f32(stored)?;
-            trainer.load(&p.name, StateKind::Value, &values)?;
+            let numel = p.shape.dims().iter().product::<u64>();
+            for from in (0..numel).step_by(PIECE as usize) {
+                let run = from..numel.min(from + PIECE);
+                let values = folder.dir.read_elements_f32(stored, run)?;
+                trainer.load(&p.name, StateKind::Value, from, &values)?;
+            }
         }
         Ok(())
     }

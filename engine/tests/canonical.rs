@@ -288,7 +288,7 @@ fn a_run_goes_on_on_another_number_of_ranks() {
                     for ((name, kind), values) in kept.lock().unwrap().iter() {
                         let kind = StateKind::ALL.into_iter().find(|k| k.name() == *kind);
                         if !values.is_empty() {
-                            t.load(name, kind.unwrap(), values).unwrap();
+                            t.load(name, kind.unwrap(), 0, values).unwrap();
                         }
                     }
                     t.publish().unwrap();

@@ -74,7 +74,7 @@ fn trainer(w: &World, c: &Case, spec: RankSpec, kv: &Arc<dyn KvStore>) -> Traine
     for p in t.params() {
         let (_, v) = &c.weights[&p.name];
         let v: Vec<f32> = v.iter().map(|x| *x as f32).collect();
-        t.load(&p.name, StateKind::Value, &v).unwrap();
+        t.load(&p.name, StateKind::Value, 0, &v).unwrap();
     }
     t.publish().unwrap();
     t

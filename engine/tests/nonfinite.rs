@@ -72,7 +72,7 @@ fn overwrite(t: &mut Trainer, part: &str, value: f32) -> String {
         .numel();
     let mut values = vec![0.01; numel as usize];
     values[5] = value;
-    t.load(&name, StateKind::Value, &values).unwrap();
+    t.load(&name, StateKind::Value, 0, &values).unwrap();
     t.publish().unwrap();
     name
 }
@@ -113,7 +113,7 @@ fn an_op_that_makes_an_infinity_of_finite_inputs_is_named() {
             .find(|p| p.name.ends_with("h.0.ln_1.weight"));
         let gain = gain.expect("a gain");
         let values = vec![3e38; gain.shape.numel() as usize];
-        t.load(&gain.name, StateKind::Value, &values).unwrap();
+        t.load(&gain.name, StateKind::Value, 0, &values).unwrap();
         t.publish().unwrap();
     });
     let first = ends[0].clone().expect("an error");

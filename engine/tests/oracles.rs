@@ -144,6 +144,7 @@ fn trainer(
         t.load(
             &p.name,
             StateKind::Value,
+            0,
             &v.iter().map(|x| *x as f32).collect::<Vec<_>>(),
         )
         .unwrap();

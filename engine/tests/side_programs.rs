@@ -145,7 +145,7 @@ fn rank(w: &World, s: RankSpec, model: &impl Declares, kv: &Arc<LocalKv>) -> Ran
     let name = &names[0];
     let whole = t.params().into_iter().find(|p| p.name == *name).unwrap();
     let whole = whole.shape.numel() as usize;
-    t.load(name, StateKind::Value, &vec![f32::NAN; whole])
+    t.load(name, StateKind::Value, 0, &vec![f32::NAN; whole])
         .unwrap();
     t.publish().unwrap();
     let found = |t: &Trainer| {

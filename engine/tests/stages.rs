@@ -238,7 +238,7 @@ fn a_run_goes_on_over_other_stages() {
         let half = train(&w, &model, &shapes(before.0, before.1), 2);
         let load = |t: &mut Trainer| {
             for ((name, state), values) in &half.state {
-                t.load(name, kind(state), values).unwrap();
+                t.load(name, kind(state), 0, values).unwrap();
             }
             t.publish().unwrap();
             t.set_step(2);
@@ -344,7 +344,7 @@ fn a_value_that_is_not_finite_is_named_by_every_stage() {
         t.find_nonfinite();
         let param = t.params().into_iter().find(|p| p.name == name).unwrap();
         let values = vec![f32::NAN; param.shape.numel() as usize];
-        t.load(&name, StateKind::Value, &values).unwrap();
+        t.load(&name, StateKind::Value, 0, &values).unwrap();
         t.publish().unwrap();
         let batch = t.spec().batch * t.spec().seq_len;
         let ids = vec![1; batch as usize];

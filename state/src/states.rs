@@ -7,9 +7,10 @@ use crate::ways::Ways;
 use crate::words::Tensors;
 use crossweave_hal::Stream;
 use crossweave_machine::Machine;
-use crossweave_program::{StateKind, UnitState};
+use crossweave_program::{StateKind, UnitState, clip};
 use crossweave_tensor::{ParamDecl, Tensor, UnitDecl};
 use std::cell::RefCell;
+use std::ops::Range;
 
 /// Values on their way into a state that is not kept in f32: unit, parameter, kind, first element, and where they wait.
 pub(crate) struct PendingStateLoad {
@@ -112,36 +113,52 @@ impl States {
         self.units.iter().try_for_each(|u| u.clear(stream))
     }
 
-    /// Sets a parameter's value or moment from f32 (row-major, whole parameter; this rank takes its part).
+    /// Sets elements `from..` of a parameter's value or moment from f32, counted row-major in the whole parameter; this rank takes its part.
     ///
     /// # Errors
-    /// A parameter that is not here; another number of values than its state has; the device.
-    pub fn load(&self, w: &Ways<'_>, name: &str, kind: StateKind, values: &[f32]) -> Result<()> {
+    /// A parameter that is not here; elements beyond its end; the device.
+    pub fn load(
+        &self,
+        w: &Ways<'_>,
+        name: &str,
+        kind: StateKind,
+        from: u64,
+        values: &[f32],
+    ) -> Result<()> {
         if self.lives_elsewhere(name) {
             return Ok(());
         }
         let (u, i) = self.find(name)?;
-        let shape = self.units[u].shape(i, kind);
-        let numel = shape.as_ref().map(|s| s.iter().product::<u64>());
-        if numel.is_some_and(|n| n != values.len() as u64) {
+        let given = from..from.saturating_add(values.len() as u64);
+        let numel = self.units[u].shape(i, kind);
+        let numel = numel.map_or(given.end, |s| s.iter().product::<u64>());
+        if numel < given.end {
             return Err(Error::Invalid(format!(
-                "{name}: {} values for a {} of shape {:?}",
-                values.len(),
-                kind.name(),
-                shape.unwrap_or_default()
+                "{name}: elements {given:?} of {numel} of its {}",
+                kind.name()
             )));
         }
         let p = &self.units[u].table.params[i];
-        let held = p.is_cut(kind).then(|| p.held.take(values));
-        let values = held.as_deref().unwrap_or(values);
-        // In pieces, so that no second copy of a large parameter is made.
         let mut bytes = vec![];
-        for (n, piece) in values.chunks(PIECE).enumerate() {
-            bytes.resize(4 * piece.len(), 0);
-            for (to, v) in bytes.as_chunks_mut().0.iter_mut().zip(piece) {
-                *to = v.to_le_bytes();
+        let mut put = |held: u64, r: Range<u64>| -> Result<()> {
+            let own = &values[(r.start - from) as usize..(r.end - from) as usize];
+            // In pieces, so that no second copy of a large parameter is made.
+            for (n, piece) in own.chunks(PIECE).enumerate() {
+                bytes.resize(4 * piece.len(), 0);
+                for (to, v) in bytes.as_chunks_mut().0.iter_mut().zip(piece) {
+                    *to = v.to_le_bytes();
+                }
+                self.put(w, (u, i), kind, held + (n * PIECE) as u64, &bytes)?;
             }
-            self.put(w, (u, i), kind, (n * PIECE) as u64, &bytes)?;
+            Ok(())
+        };
+        if !p.is_cut(kind) {
+            return put(from, given);
+        }
+        for run in p.held.runs(0..p.held.numel()) {
+            if let Some(r) = clip(&(run.declared..run.declared + run.len), &given) {
+                put(run.held + r.start - run.declared, r)?;
+            }
         }
         Ok(())
     }

@@ -389,7 +389,7 @@ pub fn weights(trainer: &mut Trainer, checkpoint: &Checkpoint) -> Result<()> {
         same_shape(checkpoint, &logical, &info.shape, &shape)?;
         let total = shape.iter().map(|d| *d as u64).product();
         let values = floats(checkpoint, &logical, 0..total)?;
-        trainer.load(&p.name, StateKind::Value, &values)?;
+        trainer.load(&p.name, StateKind::Value, 0, &values)?;
     }
     Ok(trainer.publish()?)
 }

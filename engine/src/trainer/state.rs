@@ -35,10 +35,13 @@ impl Trainer {
         self.publish()
     }
 
-    /// Sets a parameter's value or moment from f32 (row-major, whole parameter; each rank takes its part, and one whose stage does not
-    /// hold the parameter nothing). Call [`Trainer::publish`] after the last.
-    pub fn load(&mut self, name: &str, kind: StateKind, values: &[f32]) -> Result<()> {
-        Ok(self.state.load(&self.ways(), name, kind, values)?)
+    /// Sets elements `from..` of a parameter's value or moment from f32, counted row-major in the whole parameter; each rank takes its part, and one
+    /// whose stage does not hold the parameter nothing. Call [`Trainer::publish`] after the last.
+    ///
+    /// # Errors
+    /// No such parameter; elements beyond its end; the device.
+    pub fn load(&mut self, name: &str, kind: StateKind, from: u64, values: &[f32]) -> Result<()> {
+        Ok(self.state.load(&self.ways(), name, kind, from, values)?)
     }
 
     /// Sets elements of a parameter's state from `from` on, which counts as [`ShardPart::at`] of what [`Trainer::wanted`] names. Call [`Trainer::publish`] after the last.

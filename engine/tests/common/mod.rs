@@ -593,7 +593,7 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
     for step in 0..steps {
         for (p, values) in params.iter().zip(&older) {
             let values: Vec<f32> = values.iter().map(|x| *x as f32).collect();
-            t.load(&p.name, StateKind::Value, &values).unwrap();
+            t.load(&p.name, StateKind::Value, 0, &values).unwrap();
         }
         t.publish().unwrap();
         let (mut tokens, mut targets) = (vec![], vec![]);

@@ -249,7 +249,7 @@ impl Options {
     }
 
     /// Runs the cases of a unit in `jobs` children at once, each of them a few: what is compared takes one thread's time, and cases of
-    /// ops know nothing of one another.
+    /// ops know nothing of one another. Neighbours, which take alike long, go to different children.
     fn share(
         &self,
         unit: &Unit<'_>,
@@ -257,14 +257,16 @@ impl Options {
         start: Instant,
         ended: &mut dyn FnMut(Cell),
     ) -> Result<(), Trouble> {
-        let shares: Vec<&[&Case]> = unit.cases.chunks(SHARE).collect();
+        let n = unit.cases.len().div_ceil(SHARE);
+        let share = |at| unit.cases.iter().skip(at).step_by(n).copied().collect();
+        let shares: Vec<Vec<&Case>> = (0..n).map(share).collect();
         let next = AtomicUsize::new(0);
         let (cells, came) = channel();
         std::thread::scope(|s| {
             let worker = |cells: Sender<Cell>| -> Result<(), Trouble> {
                 while let Some(cases) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let share = Unit {
-                        cases: cases.to_vec(),
+                        cases: cases.clone(),
                         ..*unit
                     };
                     self.unit(&share, start, &mut |c| drop(cells.send(c)))?;
