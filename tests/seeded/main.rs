@@ -154,6 +154,20 @@ const DEVICE: &[Defect] = &[
     ("leak_in_map", "leak.call.mem_map"),
     ("leak_in_copy_peer", "leak.call.peers"),
     ("leak_in_peer_access", "leak.call.peers"),
+    ("an_event_serves_one_wait", "order.diamond"),
+    ("no_time_between_streams", "order.event_elapsed"),
+    (
+        "copies_within_a_memory_are_lost",
+        "mem.copy.every_two_kinds",
+    ),
+    ("rows_to_the_host_are_dense", "mem.copy_2d"),
+    ("rows_from_the_host_are_dense", "mem.copy_2d"),
+    ("peers_work_one_way", "mem.copy_peer"),
+    ("large_copies_of_peers_end", "mem.copy_peer"),
+    (
+        "graphs_end_at_16_launches",
+        "order.graph.each_launch_sees_memory_as_it_is",
+    ),
 ];
 
 /// Defects of collectives, in the same wrapper, on two ranks.
@@ -258,6 +272,17 @@ const COLLECTIVE: &[Defect] = &[
     ("leak_in_async_error", "leak.collective.r2"),
     ("leak_in_comm_query", "leak.collective.r2"),
     ("split_ignores_no_colour", "coll.split.colour_and_key.r3"),
+    ("other_types_end_at_8192", "coll.all_reduce.bf16.sum.r2"),
+    (
+        "scattered_sums_end_at_8192",
+        "coll.reduce_scatter.bf16.sum.r2",
+    ),
+    ("gathers_end_at_8192", "coll.all_gather.u8.r2"),
+    ("exchanges_end_at_8192", "coll.all_to_all.u8.r2"),
+    ("maxima_end_at_8192", "coll.all_reduce.f32.max.r2"),
+    ("scale_of_16_bits", "coll.all_reduce.f32.premul_sum.r2"),
+    ("groups_have_one_peer", "coll.send_recv.f32.r3"),
+    ("nothing_is_sent_to_oneself", "coll.send_recv.f32.r3"),
 ];
 
 /// What only C can get wrong.

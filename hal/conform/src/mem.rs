@@ -334,6 +334,18 @@ fn copy_kinds(ctx: &Ctx) -> Check {
                     "a copy from kind {from} to kind {to} arrived changed"
                 ));
             }
+            if to != from {
+                continue;
+            }
+            // From one part of a memory to another.
+            rig.stream.copy(dst.part(6001, 4000), dst.part(10, 4000))?;
+            let mut want = bytes;
+            want.copy_within(10..4010, 6001);
+            if dst.read(&rig)? != want {
+                return Err(format!(
+                    "a copy within a memory of kind {to} arrived changed"
+                ));
+            }
         }
     }
     pass()
@@ -355,7 +367,19 @@ fn copy_unequal(ctx: &Ctx) -> Check {
 
 fn copy_2d(ctx: &Ctx) -> Check {
     let rig = ctx.rig()?;
+    let (device, host) = (abi::MEM_DEVICE, abi::MEM_HOST_PINNED);
+    rows(ctx, &rig, [device; 2])?;
+    for kinds in [[host, device], [device, host], [host; 2]] {
+        rows(ctx, &rig, kinds)
+            .map_err(|e| format!("kind {} to kind {}: {e}", kinds[1], kinds[0]))?;
+    }
+    pass()
+}
+
+/// Rows into memory of one kind from that of another.
+fn rows(ctx: &Ctx, rig: &Rig, [to, from]: [u32; 2]) -> Result<(), String> {
     let mut rng = ctx.rng();
+    let near = to == abi::MEM_DEVICE && from == abi::MEM_DEVICE;
     for (width, height, dpitch, spitch) in [
         (5u64, 7u64, 11u64, 6u64),
         (64, 3, 64, 128),
@@ -368,6 +392,9 @@ fn copy_2d(ctx: &Ctx) -> Check {
         (5, 70_003, 8, 7),
         (70_001, 3, 70_016, 70_005),
     ] {
+        if !near && width * height > 1 << 17 {
+            continue;
+        }
         let need = |pitch: u64| {
             if height == 0 {
                 0
@@ -376,9 +403,9 @@ fn copy_2d(ctx: &Ctx) -> Check {
             }
         };
         let bytes = rng.bytes(need(spitch));
-        let src = rig.area_at(need(spitch), 1)?;
-        let dst = rig.area_at(need(dpitch), 3)?;
-        src.write(&rig, &bytes)?;
+        let src = Area::new(rig, from, need(spitch), 1)?;
+        let dst = Area::new(rig, to, need(dpitch), 3)?;
+        src.write(rig, &bytes)?;
         let what = |e: String| {
             format!("{height} rows of {width} bytes, pitches {dpitch} and {spitch}: {e}")
         };
@@ -390,13 +417,13 @@ fn copy_2d(ctx: &Ctx) -> Check {
             let (d, s) = ((r * dpitch) as usize, (r * spitch) as usize);
             want[d..d + width as usize].copy_from_slice(&bytes[s..s + width as usize]);
         }
-        if dst.read(&rig).map_err(what)? != want {
+        if dst.read(rig).map_err(what)? != want {
             return Err(what(
                 "rows are wrong, or bytes between them were written".into(),
             ));
         }
     }
-    pass()
+    Ok(())
 }
 
 fn copy_2d_bad(ctx: &Ctx) -> Check {
@@ -581,7 +608,12 @@ fn copy_peer(ctx: &Ctx) -> Check {
         return skip("one device");
     };
     let mut rng = Rng::new(ctx.seed);
-    for n in [1u64, 100, 70_001] {
+    // Both ways, and beyond the pieces in which transfers are staged.
+    let sizes = [1u64, 100, 70_001, (4 << 20) + 7];
+    for (n, (a, b)) in sizes
+        .into_iter()
+        .flat_map(|n| [(n, (&a, &b)), (n, (&b, &a))])
+    {
         let bytes = rng.bytes(n);
         let src = a.area_of(&bytes)?;
         let dst = b.area_at(n, 3)?;
@@ -594,7 +626,7 @@ fn copy_peer(ctx: &Ctx) -> Check {
             Err(r) if r.unsupported() => return refused(r.to_string()),
             Err(r) => return Err(r.into()),
         }
-        if dst.read(&b)? != bytes {
+        if dst.read(b)? != bytes {
             return Err(format!("{n} bytes arrived changed on another device"));
         }
     }

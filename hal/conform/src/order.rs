@@ -4,7 +4,7 @@
 use crate::case::{Case, Check, Demanded, pass, pass_with, skip};
 use crate::ctx::{Ctx, Pinned, Rig, SOON, Stall, StallKind, poll};
 use crate::raw::Stream;
-use crate::timeouts::{event_timeout, stream_timeout};
+use crate::timeouts::{elapsed, event_timeout, stream_timeout};
 use crossweave_abi as abi;
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -609,51 +609,6 @@ fn write_value(ctx: &Ctx) -> Check {
         true => pass(),
         false => Err("not the 64-bit word, or more than it, was written".into()),
     }
-}
-
-fn elapsed(ctx: &Ctx) -> Check {
-    let Some(f) = ctx.plugin.d.event_elapsed else {
-        return skip("no slot event_elapsed");
-    };
-    let rig = ctx.rig()?;
-    let (a, b) = (rig.dev.event()?, rig.dev.event()?);
-    let ask = |x: &crate::raw::Event, y: &crate::raw::Event| {
-        let mut ns = u64::MAX;
-        // SAFETY: live events.
-        let r = ctx.plugin.call("event_elapsed", |e| unsafe {
-            f(x.handle(), y.handle(), &mut ns, e)
-        });
-        r.map(|_| ns)
-    };
-    rig.stream.record(&a)?;
-    // Passed before time is taken: a busy machine may come to it late.
-    a.sync(Some(SOON))?;
-    let stall = Stall::new(&rig.stream)?;
-    let start = Instant::now();
-    rig.stream.record(&b)?;
-    if stall.certain() {
-        match ask(&a, &b) {
-            Err(r) if r.status == abi::E_INVALID => {}
-            other => return Err(format!("a pending record: {other:?}, and not INVALID")),
-        }
-        std::thread::sleep(Duration::from_millis(30));
-    }
-    let held = start.elapsed();
-    stall.release();
-    rig.stream.finish()?;
-    let ns = ask(&a, &b)?;
-    let most = start.elapsed() + Duration::from_secs(5);
-    if Duration::from_nanos(ns) > most {
-        return Err(format!(
-            "{ns} ns between two records, of which the host saw at most {most:?}"
-        ));
-    }
-    if stall.certain() && Duration::from_nanos(ns) < held / 4 {
-        return Err(format!(
-            "{ns} ns between two records that lie at least {held:?} apart"
-        ));
-    }
-    pass()
 }
 
 /// R8: launch-time parameters are copied before return, so the host may overwrite them at once.

@@ -77,6 +77,14 @@ impl Cell {
         }
     }
 
+    /// Of whole numbers the products are exact; 16 bits do not hold the factor of wide floats.
+    fn scale(&self) -> f64 {
+        match self.dtype {
+            DType::F32 | DType::F64 => 0.5 + 1.0 / 4096.0,
+            _ => 0.5,
+        }
+    }
+
     fn reduces(&self) -> bool {
         matches!(
             self.kind,
@@ -98,7 +106,7 @@ impl Cell {
         let mut d = coll_desc(self.kind, self.dtype.id(), self.reduce, count);
         d.flags = self.flags;
         if self.reduce == RED_PREMUL_SUM {
-            d.scale = 0.5;
+            d.scale = self.scale();
         }
         d
     }
@@ -111,10 +119,12 @@ impl Cell {
         };
         if self.big {
             counts.push(65_537);
+            // Of the type and the sum that matter most, more.
+            let most = self.dtype == DType::F32 && self.reduce != RED_MAX;
             counts.extend(match effort {
-                Effort::Quick => None,
-                Effort::Default => Some((1 << 18) + 1),
+                Effort::Default if most => Some((1 << 18) + 1),
                 Effort::Big => Some((1 << 20) + 1),
+                _ => None,
             });
         }
         counts
@@ -444,7 +454,7 @@ impl Run<'_> {
                 RED_MIN => (xs.iter().copied().fold(f64::INFINITY, f64::min), 1.0),
                 RED_MAX => (xs.iter().copied().fold(f64::NEG_INFINITY, f64::max), 1.0),
                 RED_AVG => (xs.iter().sum::<f64>() / n as f64, 1.0 / n as f64),
-                RED_PREMUL_SUM => (xs.iter().sum::<f64>() * 0.5, 0.5),
+                RED_PREMUL_SUM => (xs.iter().sum::<f64>() * c.scale(), c.scale()),
                 _ => (xs.iter().sum(), 1.0),
             };
             let got = get(out, c.dtype, i as usize);

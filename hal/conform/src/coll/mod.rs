@@ -26,7 +26,12 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
                 dtype,
                 reduce,
                 flags,
-                big: dtype == DType::F32 && matches!(reduce, 0 | RED_SUM),
+                big: match reduce {
+                    0 => matches!(dtype, DType::F32 | DType::U8),
+                    RED_SUM => matches!(dtype, DType::F32 | DType::Bf16) && flags == 0,
+                    RED_MAX => dtype == DType::F32,
+                    _ => false,
+                },
             };
             let must = profile::coll_need(kind, dtype.id(), reduce, flags);
             let case = Case::new(id, move |ctx| cell.judge(ctx, n)).on_ranks(n);

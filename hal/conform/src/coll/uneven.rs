@@ -246,8 +246,62 @@ fn ring(r: &Rank, t: DType, seed: u64) -> Result<Answer, String> {
             ));
         }
     }
+    everyone(r, t, seed)?;
     Ok(Answer {
         claimed: true,
         ..Answer::default()
     })
+}
+
+/// In one group a rank sends to every rank and receives from every rank, itself too; the messages are of different lengths.
+fn everyone(r: &Rank, t: DType, seed: u64) -> Result<(), String> {
+    let (n, me) = (u64::from(r.n), u64::from(r.rank));
+    let count = |from: u64, to: u64| 2 * (7 + 3 * from + 11 * to);
+    // Every piece at a place of its own, which is large enough for any.
+    let each = t.bytes(count(n, n)).next_multiple_of(8);
+    let p = Place {
+        send: n * each,
+        recv: n * each,
+        skew: 0,
+        in_place: false,
+        own: 0,
+    };
+    let desk = Desk::new(r, p.send)?;
+    let (mut input, mut want) = (vec![0; p.send as usize], vec![POISON; p.recv as usize]);
+    for q in 0..n {
+        let at = (q * each) as usize;
+        for (all, from, to) in [(&mut input, me, q), (&mut want, q, me)] {
+            let x = piece(t, from, to, count(from, to), seed);
+            all[at..at + x.len()].copy_from_slice(&x);
+        }
+    }
+    let (send, recv) = desk.lay(&r.rig.stream, &p, &input)?;
+    let mut group = Vec::new();
+    for k in 0..n {
+        // Every rank begins with another one.
+        let q = (me + k) % n;
+        for (kind, count) in [(COLL_SEND, count(me, q)), (COLL_RECV, count(q, me))] {
+            let mut d = coll_desc(kind, t.id(), 0, count);
+            let part = |x: Span| Span {
+                offset: x.offset + q * each,
+                bytes: t.bytes(count),
+                ..x
+            };
+            d.peer = q as i32;
+            match kind {
+                COLL_SEND => d.send = part(send),
+                _ => d.recv = part(recv),
+            }
+            group.push(d);
+        }
+    }
+    launch(r, &group)?;
+    let out = desk.lift(&r.rig.stream, &p)?;
+    match out.iter().zip(&want).position(|(a, b)| a != b) {
+        None => Ok(()),
+        Some(i) => Err(format!(
+            "one group with all ranks: what rank {} sent is not what arrived",
+            i as u64 / each
+        )),
+    }
 }

@@ -74,6 +74,7 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
     let y = s(2, 17, 17, 4, 4, 8, true, 0, 0.0);
     all.push(trial(g, t, &y, Lie::Heads, back));
     all.push(trial(g, t, &y, Lie::Fused, back));
+    all.push(trial(g, t, &y, Lie::Mixed, back));
     all.push(trial(g, t, &y, Lie::Loud, back));
     if g.big() {
         // Heads of the sizes that devices have units for, several tiles of queries and of keys.
@@ -335,13 +336,17 @@ enum Lie {
     Heads,
     /// Rows far apart, as in slices of one q|k|v tensor.
     Fused,
+    /// Every operand in another way than the one before it.
+    Mixed,
     /// Dense, with scores so large that an exponential without the maximum overflows.
     Loud,
 }
 
 fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
-    let place = |x: T| match lie {
+    let place = |i: usize, x: T| match lie {
         Lie::Heads => x.lying(&[0, 2, 1, 3]),
+        Lie::Mixed if i % 3 == 1 => x.lying(&[0, 2, 1, 3]),
+        Lie::Mixed => x.padded(1 + i),
         Lie::Fused => {
             let [_, tt, h, d] = [x.shape[0], x.shape[1], x.shape[2], x.shape[3]];
             let row = (3 * h * d) as i64;
@@ -371,6 +376,7 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
     let how = match lie {
         Lie::Dense => "",
         Lie::Heads => ", heads outside",
+        Lie::Mixed => ", each in another way",
         Lie::Fused => ", slices of one tensor",
         Lie::Loud => ", scores of several hundred",
     };
@@ -390,11 +396,11 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
     if !back {
         let want = vec![(0, Want::Fused(o)), (1, Want::Fused(lse))];
         let mut args: Vec<Arg> = vec![
-            place(T::poison(t, &qs)).into(),
+            place(0, T::poison(t, &qs)).into(),
             T::poison(F, &ls).into(),
-            place(q).into(),
-            place(k).into(),
-            place(v).into(),
+            place(2, q).into(),
+            place(3, k).into(),
+            place(4, v).into(),
         ];
         args.extend(cu.map(Arg::from));
         return Trial::new(what, p.as_bytes(), args, want);
@@ -409,14 +415,14 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
         (2, Want::Fused(dv)),
     ];
     let mut args: Vec<Arg> = vec![
-        place(T::poison(t, &qs)).into(),
-        place(T::poison(t, &ks)).into(),
-        place(T::poison(t, &ks)).into(),
-        place(d_out).into(),
-        place(o).into(),
-        place(q).into(),
-        place(k).into(),
-        place(v).into(),
+        place(0, T::poison(t, &qs)).into(),
+        place(1, T::poison(t, &ks)).into(),
+        place(2, T::poison(t, &ks)).into(),
+        place(3, d_out).into(),
+        place(4, o).into(),
+        place(5, q).into(),
+        place(6, k).into(),
+        place(7, v).into(),
         lse.into(),
     ];
     args.extend(cu.map(Arg::from));

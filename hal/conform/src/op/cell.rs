@@ -1,7 +1,7 @@
 //! Cells: one op over one combination of dtypes (and kind), with the trials that a claim of it must stand. A combination is claimed by
 //! `op_prepare`; what is claimed must hold, what is not must be refused as `UNSUPPORTED`.
 
-use super::rig::{Answer, Place, Rig, row};
+use super::rig::{Answer, Place, Rig, layouts, row};
 use super::tensor::T;
 use super::trial::{Trial, class_name};
 use crate::case::{Check, Demanded, Effort, Verdict, pass_with, refused, skip};
@@ -9,6 +9,7 @@ use crate::ctx::Rng;
 use crossweave_abi as abi;
 use crossweave_abi::op::{self, KindParams};
 use crossweave_abi::{DType, profile};
+use std::cmp::Reverse;
 
 /// The floats of the op table.
 pub const FLOATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
@@ -197,10 +198,80 @@ impl Cell {
         (self.build)(g)
     }
 
+    /// One of the usual trials with gaps in every input that may have them, and in those of more than one dim: a device may
+    /// want the rest dense.
+    fn with_gaps(&self, trials: &[Trial]) -> Vec<Trial> {
+        use op::*;
+        let heads = [
+            ATTENTION_FWD,
+            ATTENTION_BWD,
+            ATTENTION_VARLEN_FWD,
+            ATTENTION_VARLEN_BWD,
+            ATTENTION_EXT_FWD,
+            ATTENTION_EXT_BWD,
+        ];
+        // Inputs of `add` are dense, and so is the lse of attention.
+        if self.op == ADD || heads.contains(&self.op) {
+            return vec![];
+        }
+        let most = |lines: bool| {
+            let plain = trials.iter().filter(|t| !t.subnormal);
+            let moved = plain.filter_map(|t| t.apart(lines));
+            moved.min_by_key(|(inputs, t)| (Reverse(*inputs), t.bytes()))
+        };
+        let lines = match self.demanded == Demanded::NOWHERE {
+            true => most(true),
+            false => None,
+        };
+        [most(false), lines]
+            .into_iter()
+            .flatten()
+            .map(|m| m.1)
+            .collect()
+    }
+
+    /// Special numbers again and again, for kernels that are chosen where there are many: of ops whose elements are
+    /// alike the usual trials that words describe.
+    fn repeated(&self, g: &mut Gen) -> Vec<Trial> {
+        use op::*;
+        let alike = [
+            UNARY,
+            BINARY,
+            COMPARE,
+            CLAMP,
+            CAST,
+            AXPBY,
+            ACTIVATION_FWD,
+            ACTIVATION_BWD,
+        ];
+        if !g.sizes() || !alike.contains(&self.op) {
+            return vec![];
+        }
+        g.about = About::Usual;
+        let usual = self.trials(g);
+        g.about = About::Sizes;
+        let least: &[usize] = match g.effort {
+            Effort::Quick => &[1025],
+            _ => &[1025, 4097],
+        };
+        let special = usual.iter().filter(|t| !t.what.starts_with('['));
+        let each = |t: &Trial| {
+            least
+                .iter()
+                .filter_map(|n| t.repeated(*n))
+                .collect::<Vec<_>>()
+        };
+        special.flat_map(each).collect()
+    }
+
     /// Runs the trials.
     pub fn judge(&self, rig: &mut Rig, g: &mut Gen) -> Check {
         let spec = row(self.op);
         let mut trials = self.trials(g);
+        trials.extend(self.repeated(g));
+        if g.about == About::Usual {
+            trials.extend(self.with_gaps(&trials));
+        }
         let asked = trials.len();
         trials.retain(|t| !(t.subnormal && rig.flushes()));
         let left_out = asked - trials.len();
@@ -299,6 +370,16 @@ impl Cell {
         let spec = row(self.op);
         let mut compared = 0;
         let mut trials = self.trials(g);
+        for (i, (t, other)) in trials.iter().zip(self.trials(g)).enumerate() {
+            if g.effort == Effort::Quick && i % 3 != 0 {
+                continue;
+            }
+            let alike = t.params == other.params && layouts(t) == layouts(&other);
+            let plain = t.bytes() > 0 && !(t.subnormal && rig.flushes());
+            if alike && plain && other.launches[0].dynamic.len() == t.launches[0].dynamic.len() {
+                rig.renewed(spec, [t, &other])?;
+            }
+        }
         if g.effort == Effort::Quick {
             let mut number = 0;
             trials.retain(|_| {

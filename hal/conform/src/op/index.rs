@@ -135,6 +135,11 @@ fn scatter(g: &mut Gen, t: DType, ts: DType, it: DType) -> Vec<Trial> {
             put(g, 3, n, 2);
             put(g, 300, 2, n);
         }
+        if t == DType::F32 && ts == DType::F32 {
+            for n in g.beyond() {
+                all.push(in_order(it, n / 3));
+            }
+        }
         return all;
     }
     for (rows, width, n) in [(9, 33, 40), (1, 1, 1), (5, 8, 0), (3, 257, 50)] {
@@ -166,17 +171,31 @@ fn scatter(g: &mut Gen, t: DType, ts: DType, it: DType) -> Vec<Trial> {
     let ix = indices(g, it, 12, 6);
     all.push(run("rows of two dims", table, src, &ix, None));
     if t == DType::F32 && ts == DType::F32 {
-        // In order of position 1e8 + 1 - 1e8 is 0 in f32, in any other order of these it is 1.
-        let src = T::new(ts, &[6, 1], &[1e8, 1e8, 1.0, -1e8, -1e8, 1.0]);
-        let index = T::ints(it, &[6], &[0, 1, 0, 0, 1, 1]);
-        all.push(Trial::new(
-            "in order of position",
-            params(None).as_bytes(),
-            vec![T::full(t, &[2, 1], 0.0).into(), src.into(), index.into()],
-            vec![(0, Want::exact(t, [0.0, 1.0]))],
-        ));
+        all.push(in_order(it, 1));
     }
     all
+}
+
+/// Rows for each of 2 `pairs` places: in order of position 1e8 + 1 - 1e8 is 0 in f32, in any other order of these it is 1.
+fn in_order(it: DType, pairs: usize) -> Trial {
+    let f = DType::F32;
+    let v = [1e8, 1e8, 1.0, -1e8, -1e8, 1.0];
+    let (n, rows) = (6 * pairs, 2 * pairs);
+    // The six of a pair lie as far from each other as they can.
+    let src: Vec<f64> = (0..n).map(|i| v[i / pairs]).collect();
+    let index: Vec<i64> = (0..n)
+        .map(|i| ([0, 1, 0, 0, 1, 1][i / pairs] + 2 * (i % pairs)) as i64)
+        .collect();
+    Trial::new(
+        format!("{n} rows in order of position"),
+        params(None).as_bytes(),
+        vec![
+            T::full(f, &[rows, 1], 0.0).into(),
+            T::new(f, &[n, 1], &src).into(),
+            T::ints(it, &[n], &index).into(),
+        ],
+        vec![(0, Want::exact(f, [0.0, 1.0].repeat(pairs)))],
+    )
 }
 
 /// Batch, positions, rows of the table and their width, each beyond tiles; vocabularies beyond 16 bits.

@@ -128,6 +128,14 @@ fn large(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         // Sums of whole numbers stay exact in f32, and small enough for f16.
         let most = if k > 5000 { 1 } else { 2 };
         let (mut a, mut b) = (g.whole(t, &[m, k], most), g.whole(t, &[k, n], most));
+        if t == DType::F32 {
+            // On one side of more bits than TF32 and bf16 have.
+            let wide = (8_000_000 / (k as i64 * most)).clamp(1, 4095);
+            match turned % 2 {
+                0 => a = g.whole(t, &[m, k], wide),
+                _ => b = g.whole(t, &[k, n], wide),
+            }
+        }
         if turned & 1 != 0 {
             a = a.transposed();
         }
@@ -224,6 +232,45 @@ fn whole_tiles(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     all
 }
 
+/// What is added to a product, in every orientation, of batches and of one row.
+fn combined(g: &mut Gen, to: DType, t: DType, all: &mut Vec<Trial>) {
+    for (z, m, n, k) in [(0, 19, 23, 37), (0, 1, 33, 65), (3, 9, 8, 11)] {
+        let shape = |x: usize, y: usize| match z {
+            0 => vec![x, y],
+            z => vec![z, x, y],
+        };
+        for turned in 0..4 {
+            let (mut a, mut b) = (g.whole(t, &shape(m, k), 3), g.whole(t, &shape(k, n), 3));
+            if turned & 1 != 0 {
+                a = a.transposed();
+            }
+            if turned & 2 != 0 {
+                b = b.transposed();
+            }
+            let bias = g.whole(t, &[n], 9);
+            let old = g.whole(to, &shape(m, n), 9);
+            for what in ["bias", "C", "bias, alpha and C"] {
+                let extra = Extra {
+                    bias: what.starts_with("bias").then(|| bias.clone()),
+                    alpha: if what.contains("alpha") { 2.0 } else { 0.0 },
+                    old: what.ends_with('C').then(|| old.clone()),
+                    padded: 0,
+                };
+                let how = ["", ", A transposed", ", B transposed", ", both transposed"][turned];
+                let what = format!("{what}, {:?} x {:?}{how}", a.shape, b.shape);
+                all.push(trial(&what, to, a.clone(), b.clone(), extra));
+            }
+        }
+    }
+    // A factor that 16 bits do not hold.
+    let extra = Extra {
+        alpha: f64::from(0.3f32),
+        ..Extra::default()
+    };
+    let (a, b) = (g.real(t, &[7, 5], 2.0), g.real(t, &[5, 9], 2.0));
+    all.push(trial("alpha 0.3", to, a, b, extra));
+}
+
 fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     if g.sizes() {
         let mut all = large(g, to, t);
@@ -316,6 +363,14 @@ fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         b.broadcast(&[0]),
         none(),
     ));
+    all.push(trial(
+        "batch of 3, B transposed",
+        to,
+        g.whole(t, &[3, 9, 11], 4),
+        g.whole(t, &[3, 11, 8], 4).transposed(),
+        none(),
+    ));
+    combined(g, to, t, &mut all);
     let (a, b) = (g.whole(t, &[m, k], 3), g.whole(t, &[k, n], 3));
     let bias = g.whole(t, &[n], 9);
     let old = || {

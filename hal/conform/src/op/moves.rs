@@ -153,6 +153,11 @@ fn copy(g: &mut Gen, t: DType) -> Vec<Trial> {
         p().spread(2),
         any(g, t, &s).spread(3),
     ));
+    // What lies alike on both sides is not one block: between its elements lie others.
+    let (dst, src) = (p().padded(3), any(g, t, &s).padded(3));
+    all.push(copied("[5,33,8] between slices alike", dst, src));
+    let (dst, src) = (p().spread(2), any(g, t, &s).spread(2));
+    all.push(copied("[5,33,8] every second on both sides", dst, src));
     all.push(copied(
         "[5,33,8] rows broadcast",
         p(),
@@ -464,7 +469,8 @@ fn iota(g: &mut Gen, t: DType) -> Vec<Trial> {
             vec![(0, want)],
         ));
     }
-    if !g.sizes() && (t == DType::I64 || t == DType::F64) {
+    let counts = [DType::I32, DType::U32, DType::I64, DType::U64, DType::F64];
+    if !g.sizes() && counts.contains(&t) {
         // Beyond what f32 counts exactly.
         let v = (0..50).map(|i| 16_777_216.0 + i as f64);
         let p = IotaParams {

@@ -112,9 +112,9 @@ pub fn row_backward(
     (dx, dy.iter().zip(&h).map(|(a, h)| exact(*a) * *h).collect())
 }
 
-fn params() -> NormParams {
+fn params(eps: f64) -> NormParams {
     NormParams {
-        eps: EPS,
+        eps,
         ..Default::default()
     }
 }
@@ -150,12 +150,12 @@ fn large(g: &mut Gen) -> Vec<(usize, usize)> {
 }
 
 fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
-    let run = |what: &str, x: T, w: T, b: Option<T>| {
+    let with = |eps: f64, what: &str, x: T, w: T, b: Option<T>| {
         let d = *x.shape.last().unwrap_or(&1);
         let n = x.bits.len() / d.max(1);
         let (v, wv, bv) = (x.values(), w.values(), b.as_ref().map(T::values));
         let all: Vec<_> = (0..n)
-            .map(|r| row_forward(&v[r * d..(r + 1) * d], &wv, bv.as_deref(), centred, EPS))
+            .map(|r| row_forward(&v[r * d..(r + 1) * d], &wv, bv.as_deref(), centred, eps))
             .collect();
         let y = Want::Fused(all.iter().flat_map(|r| r.0.clone()).collect());
         let stat = |f: fn(&(Vec<Num>, Num, Num)) -> Num| Want::Fused(all.iter().map(f).collect());
@@ -173,8 +173,9 @@ fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
                 vec![(0, y), (1, stat(|r| r.2))],
             )
         };
-        Trial::new(what, params().as_bytes(), args, want)
+        Trial::new(what, params(eps).as_bytes(), args, want)
     };
+    let run = |what: &str, x: T, w: T, b: Option<T>| with(EPS, what, x, w, b);
     let mut all = Vec::new();
     let mut shapes = vec![
         (0, 5),
@@ -208,6 +209,10 @@ fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
     let x = T::of_bits(t, &[2, 3, 33], rows(g, t, 6, 33).bits);
     let w = g.real(tw, &[33], 2.0);
     all.push(run("[2,3,33]", x, w, None));
+    for eps in [0.0, 0.5] {
+        let (x, w) = (rows(g, t, 5, 40), g.real(tw, &[40], 2.0));
+        all.push(with(eps, &format!("eps {eps}"), x, w, None));
+    }
     let mut x = rows(g, t, 3, 33);
     x.bits[40] = super::num::encode(t, f64::NAN);
     let w = g.real(tw, &[33], 2.0);
@@ -292,7 +297,7 @@ fn backward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
         } else {
             vec![out, dw.into(), dy, x.into(), w.into(), rstd.into(), dres]
         };
-        Trial::new(what, params().as_bytes(), args, want)
+        Trial::new(what, params(EPS).as_bytes(), args, want)
     };
     let mut all = Vec::new();
     let mut shapes = vec![
@@ -322,6 +327,9 @@ fn backward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
         return all;
     }
     all.push(run(g, "[5,40] alone", 5, 40, false, false, 0));
+    all.push(run(g, "[5,40] with db alone", 5, 40, true, false, 0));
+    let what = "[5,40] with a residual alone";
+    all.push(run(g, what, 5, 40, false, true, 0));
     all.push(run(g, "[5,40] in place of dy", 5, 40, true, true, 1));
     all.push(run(g, "[5,40] in place of dres", 5, 40, true, true, 2));
     all

@@ -215,6 +215,9 @@ fn adamw(g: &mut Gen, t: DType, tg: DType, master: bool) -> Vec<Trial> {
         &x,
         &three,
     ));
+    // An eps that counts, where the corrections are far from 1.
+    let large = AdamwParams { eps: 0.1, ..q(0) };
+    all.push(run("eps 0.1", &large, None, None, &x, &three[..2]));
     all.push(run("L2 decay", &q(1), None, None, &x, &[d(1e-2, 0.5, 3)]));
     all.push(run(
         "clipped by a device factor",

@@ -249,6 +249,11 @@ fn dropout(g: &mut Gen, t: DType) -> Vec<Trial> {
         let args = vec![T::poison(t, &[9, 33]).into(), bad.clone().into()];
         let what = format!("what is no number, p {p}");
         all.push(Trial::new(what, params.as_bytes(), args, w).given(d[1].as_bytes()));
+        let w = vec![(0, want(&d[1], p, &bad, Some(&r)))];
+        let y = T::poison(t, &[9, 33]);
+        let args = vec![y.into(), bad.clone().into(), r.clone().into()];
+        let what = format!("what is no number and a residual, p {p}");
+        all.push(Trial::new(what, params.as_bytes(), args, w).given(d[1].as_bytes()));
     }
     let w = vec![(0, want(&d[4], 0.3, &x, None))];
     let args = vec![x.clone().into(), Arg::Alias(x, 0)];

@@ -280,6 +280,19 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
                 all.push(run(&format!("dim 0 of [{n},2], of one sign"), a, 1, None));
             }
         }
+        for n in g.beyond() {
+            // NaN in the first line, an infinity in the second.
+            for (s, axes, at, far) in [
+                ([3, n], 0b10, n - 1, 2 * n - 2),
+                ([n, 3], 0b01, 3 * (n - 1), 3 * (n / 2) + 1),
+            ] {
+                let mut a = few(g, &s);
+                a.bits[at] = num::encode(t, f64::NAN);
+                a.bits[far] = num::encode(t, f64::INFINITY);
+                let what = format!("dims {axes:#05b} of {s:?}, NaN and infinity");
+                all.push(run(&what, a, axes, None));
+            }
+        }
         if matches!(k, reduce::SUM | reduce::SUMSQ) {
             // Added to what is there.
             for n in g.beyond() {
@@ -354,14 +367,17 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
     let v = [
         1.0, inf, 2.0, nan, 1.0, 5.0, -inf, 1.0, 3.0, -7.0, -8.0, -9.0,
     ];
-    if !product {
-        all.push(run(
-            "NaN and infinities",
-            T::new(t, &[4, 3], &v),
-            0b10,
-            None,
-        ));
-    }
+    all.push(run(
+        "NaN and infinities",
+        T::new(t, &[4, 3], &v),
+        0b10,
+        None,
+    ));
+    let v = [
+        inf, -inf, 1.0, 0.0, 5.0, -2.0, inf, 0.0, 2.0, 0.0, 0.0, -1.0,
+    ];
+    let x = T::new(t, &[4, 3], &v);
+    all.push(run("infinities of two signs, and zeros", x, 0b10, None));
     if g.big() {
         let a = g.whole(t, &[(1 << 20) + 1], 2);
         if !product && k != reduce::SUMSQ {
@@ -462,6 +478,13 @@ fn cumsum(g: &mut Gen, t: DType) -> Vec<Trial> {
     if float {
         let v = g.real(t, &[3, 300], 3.0);
         all.push(run("[3,300] reals", v, 1));
+        // From there on, and in its line only.
+        let mut v = g.real(t, &[4, 20], 3.0);
+        v.bits[25] = num::encode(t, f64::NAN);
+        v.bits[47] = num::encode(t, f64::INFINITY);
+        v.bits[70] = num::encode(t, f64::NEG_INFINITY);
+        v.bits[74] = num::encode(t, f64::INFINITY);
+        all.push(run("NaN and infinities", v, 1));
     } else {
         let top = if t == DType::I32 {
             i32::MAX as i64
@@ -502,7 +525,7 @@ fn nonfinite(g: &mut Gen, t: DType) -> Vec<Trial> {
     let mut all = vec![];
     if g.sizes() {
         for n in [g.beyond(), g.grid()].concat() {
-            let x = with(g, &[n], &[(n - 1, inf), (n / 2, nan), (n - 2, nan)]);
+            let x = with(g, &[n], &[(n - 1, inf), (n / 2, nan), (n - 2, -inf)]);
             all.push(run(&format!("[{n}]"), 5, vec![x]));
             let x = with(g, &[n, 2], &[(2 * n - 1, inf), (n, -inf)]);
             all.push(run(&format!("[{n},2] transposed"), 0, vec![x.transposed()]));

@@ -64,10 +64,16 @@ struct Block {
     offset: usize,
     bytes: usize,
     end: usize,
+    /// Where what it holds around its elements is taken from: no two of a launch hold the same at the same place.
+    salt: usize,
     image: Vec<u8>,
 }
 
 impl Block {
+    /// What a byte of the block holds that belongs to no element.
+    fn guard(&self, at: usize) -> u8 {
+        guard(at + self.salt)
+    }
     fn span(&self, slots: &[Mem]) -> Span {
         slots[self.slot].span(self.offset as u64, self.bytes as u64)
     }
@@ -342,6 +348,36 @@ impl Rig {
         Ok(true)
     }
 
+    /// Prepares once and launches over the operands of one trial, then over those of the other in the same places: who
+    /// keeps numbers from one launch to the next shows. `false`: not claimed.
+    pub fn renewed(&mut self, spec: &OpSpec, both: [&Trial; 2]) -> Result<bool, String> {
+        let (prepared, plan) = match self.prepare(spec.id, both[0], 0) {
+            Ok(p) => p,
+            Err(r) if r.unsupported() => return Ok(false),
+            Err(r) => return Err(format!("{}: {r}", both[0].what)),
+        };
+        for t in both {
+            let once = Trial {
+                launches: t.launches[..1].to_vec(),
+                ..t.clone()
+            };
+            self.launch(
+                &prepared,
+                &once,
+                Place::Aligned,
+                plan.workspace_bytes as usize,
+            )
+            .and_then(|blocks| Rig::judge(&once, &blocks, plan.error_class))
+            .map_err(|e| {
+                format!(
+                    "{}, launched on other numbers in the same places: {e}",
+                    t.what
+                )
+            })?;
+        }
+        Ok(true)
+    }
+
     /// Launches with arguments of the caller's over a trial's operands; every byte must be as before. Answers what the launch said.
     pub fn refuses(
         &mut self,
@@ -460,7 +496,8 @@ impl Rig {
             for (i, b) in blocks.iter().enumerate() {
                 let body = b.offset - b.start;
                 let fence = |r: std::ops::Range<usize>| {
-                    r.clone().position(|at| b.image[at] != guard(b.start + at))
+                    r.clone()
+                        .position(|at| b.image[at] != b.guard(b.start + at))
                 };
                 let name = match i < t.args.len() {
                     true => format!("operand {i}"),
@@ -493,7 +530,7 @@ impl Rig {
                     let m = num::size(x.dtype);
                     x.walk(|_, o| gaps[o * m..(o + 1) * m].fill(false));
                 }
-                let held = |p: &usize| memory[*p] == guard(b.offset + *p);
+                let held = |p: &usize| memory[*p] == b.guard(b.offset + *p);
                 if let Some(at) = (0..memory.len()).find(|p| gaps[*p] && !held(p)) {
                     return Err(format!(
                         "{which}{name}: the gap {} elements from its start was written",
@@ -563,13 +600,15 @@ fn lay_out(t: &Trial, place: Place, workspace: usize, unit: usize) -> Vec<Vec<Bl
         ends[slot] = end;
         // Copies of whole words, whatever the operand.
         let end = end.next_multiple_of(16);
+        let salt = 2 * next_slot;
         Block {
             slot,
             start,
             offset,
             bytes,
             end,
-            image: (start..end).map(guard).collect(),
+            salt,
+            image: (start..end).map(|at| guard(at + salt)).collect(),
         }
     };
     let mut sets = Vec::new();
@@ -583,6 +622,7 @@ fn lay_out(t: &Trial, place: Place, workspace: usize, unit: usize) -> Vec<Vec<Bl
                     offset: 0,
                     bytes: 0,
                     end: 0,
+                    salt: 0,
                     image: vec![],
                 });
                 continue;

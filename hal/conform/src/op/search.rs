@@ -28,6 +28,16 @@ pub fn cells() -> Vec<Cell> {
     all
 }
 
+/// Of three lines: NaN in the first, infinities in the second, nothing but minus infinity in the third.
+fn odd(t: DType, mut x: T) -> T {
+    let n = x.bits.len() / 3;
+    let bits = |v: f64| num::encode(t, v);
+    (x.bits[n / 2], x.bits[n - 1]) = (bits(f64::NAN), bits(f64::NAN));
+    (x.bits[n + n / 3], x.bits[2 * n - 2]) = (bits(f64::INFINITY), bits(f64::NEG_INFINITY));
+    x.bits[2 * n..].fill(bits(f64::NEG_INFINITY));
+    x
+}
+
 fn arg(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
     let mut all = Vec::new();
     for kind in [0, 1] {
@@ -82,6 +92,8 @@ fn arg(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
                 run(&format!("[2,{n},3] along 1"), real(g, &[2, n, 3]), 1);
                 let x = whole(g, &[2, 3, n], 2);
                 run(&format!("[2,3,{n}] along 1"), x, 1);
+                let x = odd(t, real(g, &[3, n]));
+                run(&format!("[3,{n}] along 1, NaN and infinities"), x, 1);
             }
             let n = g.long();
             run(&format!("[{n},2,3] along 1"), g.real(t, &[n, 2, 3], 9.0), 1);
@@ -112,6 +124,10 @@ fn arg(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             1.0, nan, nan, 2.0, nan, nan, nan, nan, inf, -inf, 0.0, inf, 0.0, -0.0, -0.0, 0.0,
         ];
         run("NaN, infinities and zeros", T::new(t, &[4, 4], &v), 1);
+        for far in [inf, -inf] {
+            let what = format!("nothing but {far}");
+            run(&what, T::full(t, &[3, 40], far), 1);
+        }
         run("[0,4]", T::new(t, &[0, 4], &[]), 1);
     }
     all
@@ -134,7 +150,10 @@ fn sort(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             };
             let n = *keys.shape.last().unwrap_or(&0);
             let total = keys.bits.len();
-            let values: Vec<i64> = (0..total).map(|i| (i * 7 % 1000) as i64 - 3).collect();
+            // Of 64 bits those whose low half is not the value.
+            let high = if it == DType::I64 { 1 << 33 } else { 0 };
+            let value = |i: usize| (i * 7 % 1000) as i64 - 3 + high * (i as i64 % 5);
+            let values: Vec<i64> = (0..total).map(value).collect();
             let values = T::ints(it, &keys.shape, &values).spread(spread);
             let (mut ks, mut vs) = (Vec::new(), Vec::new());
             for r in 0..total.checked_div(n).unwrap_or(0) {
@@ -179,6 +198,18 @@ fn sort(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
                 run(&format!("[2,{n}]"), whole(g, &[2, n], 1000), 1);
                 run(&format!("[{n}] with many ties"), whole(g, &[n], 3), 1);
                 run(&format!("[{n},3]"), whole(g, &[n, 3], 5), 1);
+                // Every bit of a key counts.
+                let x = match num::is_float(t) {
+                    true => odd(t, g.real(t, &[3, n], 9.0)),
+                    false => {
+                        let bits = g.bits(n).into_iter();
+                        T::ints(t, &[n], &bits.map(|b| b as i64).collect::<Vec<_>>())
+                    }
+                };
+                run(&format!("{:?} of the whole range", x.shape), x, 1);
+                if num::is_float(t) {
+                    run(&format!("[{n}] reals"), g.real(t, &[n], 9.0), 1);
+                }
             }
             for n in g.grid() {
                 run(&format!("[{n}]"), whole(g, &[n], 60_000), 1);
@@ -258,6 +289,8 @@ fn topk(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         for n in g.beyond() {
             run(&format!("[3,{n}]"), ends(g.real(t, &[3, n], 9.0), 11.0), 8);
             run(&format!("[2,{n}] with ties"), g.whole(t, &[2, n], 2), 5);
+            let x = odd(t, g.real(t, &[3, n], 9.0));
+            run(&format!("[3,{n}], NaN and infinities"), x, 4);
             run(
                 &format!("[2,{n}], nearly all"),
                 g.real(t, &[2, n], 9.0),
@@ -285,5 +318,7 @@ fn topk(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         T::new(t, &[8], &[1.0, nan, -inf, inf, nan, -0.0, 0.0, inf]),
         6,
     );
+    let x = odd(t, g.real(t, &[3, 9], 9.0));
+    run("[3,9], minus infinity too", x, 9);
     all
 }

@@ -264,6 +264,9 @@ fn xent(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         false,
     ));
     let mut x = g.real(t, &[3, 20], 4.0);
+    x.bits[25] = num::encode(t, f64::NEG_INFINITY);
+    all.push(run("a target that is impossible", x, &[0, 5, 19], false));
+    let mut x = g.real(t, &[3, 20], 4.0);
     x.bits[25] = num::encode(t, f64::NAN);
     let mut trial = run(
         "an ignored row counts nothing, whatever it holds",
@@ -290,7 +293,8 @@ fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         let (lv, gv) = (lse.values(), dloss.values());
         let want = (0..n).flat_map(|r| match target[r] {
             IGNORE if ignore => vec![exact(0.0); d],
-            c => row_grad(row(r), lv[r], c as usize, gv[r]),
+            c if (0..d as i64).contains(&c) => row_grad(row(r), lv[r], c as usize, gv[r]),
+            _ => vec![exact(f64::NAN); d],
         });
         let want = vec![(0, Want::Fused(want.collect()))];
         let (out, x): (Arg, Arg) = match alias {
@@ -326,6 +330,19 @@ fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         T::full(F, &[9], 0.125).broadcast(&[0]),
         true,
     ));
+    let far = match it {
+        DType::I64 => (1 << 32) + 3,
+        _ => i64::from(i32::MAX),
+    };
+    for ignore in [true, false] {
+        let x = g.real(t, &[6, 40], 4.0);
+        let (tg, dl) = ([40, -1, 3, IGNORE, far, 39], g.real(F, &[6], 2.0));
+        let what = match ignore {
+            true => "targets out of range",
+            false => "nothing is ignored without the flag",
+        };
+        all.push(run(what, x, &tg, ignore, dl, false));
+    }
     let mut dl = T::full(F, &[12], 1.0);
     dl.bits.splice(1..11, nans(F));
     let x = g.real(t, &[12, 20], 4.0);

@@ -4,9 +4,13 @@ use super::num;
 use crossweave_abi::{DType, Layout};
 
 /// What gaps and guards hold at an address; no output may change it. Read as any float of 16 bits or more it is not
-/// a number, read as an index it is negative: what is read there and multiplied by 0 shows.
+/// a number, read as an index it is negative: what is read there and multiplied by 0 shows. Other addresses hold
+/// other bytes: the gap of one operand that is copied into that of another shows too.
 pub fn guard(at: usize) -> u8 {
-    [0xA5, 0xFF][at % 2]
+    match at % 2 {
+        1 => 0xFF,
+        _ => 0x81 | (at as u8).wrapping_mul(29) & 0x7E,
+    }
 }
 /// What an output holds before it is written: NaN in every float dtype.
 pub const POISON: u8 = 0xFF;

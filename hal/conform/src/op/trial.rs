@@ -2,7 +2,7 @@
 
 use super::bound::Num;
 use super::num::{self, MIN_NORMAL, U};
-use super::tensor::{T, index_of};
+use super::tensor::{T, dense, index_of};
 use crossweave_abi::DType;
 use crossweave_abi::op::class;
 
@@ -135,6 +135,72 @@ impl Trial {
             want,
         });
         self
+    }
+
+    /// The same numbers, where every input lies with gaps: rows of each further apart than those of another. With `lines`
+    /// inputs of one dim, too. Answers how many.
+    pub fn apart(&self, lines: bool) -> Option<(usize, Trial)> {
+        let mut t = self.clone();
+        let written = |i: usize| {
+            self.launches
+                .iter()
+                .any(|l| l.want.iter().any(|w| w.0 == i))
+        };
+        let shared = |i: usize| {
+            let of = |a: &Arg| matches!(a, Arg::Alias(_, of) if *of == i);
+            self.args.iter().any(of)
+        };
+        let mut moved = 0;
+        for (i, a) in t.args.iter_mut().enumerate() {
+            let Arg::Own(x) = a else { continue };
+            let many = x.shape.iter().all(|n| *n > 1) && x.stride == dense(&x.shape);
+            if written(i) || shared(i) || !many {
+                continue;
+            }
+            *x = match x.shape.len() {
+                0 => continue,
+                1 if lines => x.clone().spread(2 + i as i64 % 2),
+                1 => continue,
+                _ => x.clone().padded(1 + i),
+            };
+            moved += 1;
+        }
+        t.what += ", inputs with gaps";
+        (moved > 0).then_some((moved, t))
+    }
+
+    /// The same numbers over and over, at least `least` of them, where all operands are lines as long as each other.
+    pub fn repeated(&self, least: usize) -> Option<Trial> {
+        let n = self
+            .args
+            .iter()
+            .find_map(|a| Some(a.tensor()?.bits.len()))?;
+        let lines = self.args.iter().all(|a| match a {
+            Arg::Own(x) => x.shape == [n] && x.stride == [1],
+            _ => false,
+        });
+        if !lines || n < 2 || self.launches.len() > 1 {
+            return None;
+        }
+        let k = least.div_ceil(n);
+        let mut t = self.clone();
+        for a in &mut t.args {
+            if let Arg::Own(x) = a {
+                *x = T::of_bits(x.dtype, &[k * n], x.bits.repeat(k));
+            }
+        }
+        for (_, w) in t.launches.iter_mut().flat_map(|l| &mut l.want) {
+            match w {
+                Want::Exact(v) | Want::Value(v) => *v = v.repeat(k),
+                Want::Rounded(v) => *v = v.repeat(k),
+                Want::Ulp(v) => *v = v.repeat(k),
+                Want::Sum(v) | Want::Matmul(v) => *v = v.repeat(k),
+                Want::Fused(v) => *v = v.repeat(k),
+                Want::Unchanged => {}
+            }
+        }
+        t.what = format!("{}, {k} times", t.what);
+        Some(t)
     }
 
     /// Bytes of its operands.

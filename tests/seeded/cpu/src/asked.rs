@@ -1,5 +1,6 @@
 //! What the CPU back end is asked and given in place of what the host said: layouts and parameters at prepare, structs at launch.
 
+use crate::combined;
 use crate::ops::{Asked, Wrong};
 use crate::programs;
 use crossweave_abi::op::{self, inst};
@@ -8,7 +9,7 @@ use crossweave_plugin::{Dyn, OpRequest, Result};
 use std::sync::PoisonError;
 
 /// `DEFECT@L`: a defect of the kernel that is chosen where some dim of an operand is beyond L; none below.
-fn of_large<'a>(bug: &'a str, operands: &[Layout]) -> &'a str {
+pub fn of_large<'a>(bug: &'a str, operands: &[Layout]) -> &'a str {
     let Some((bug, least)) = bug.split_once('@') else {
         return bug;
     };
@@ -29,6 +30,11 @@ pub fn asked(bug: &str, o: &OpRequest<'_>) -> Result<Option<Asked>> {
     }
     if let Some(other) = programs::asked(bug, o)? {
         return Ok(Some(other));
+    }
+    if let Some((l, mut p)) = combined::asked(bug, o, &|| any_params(o))? {
+        let size = p.len() as u32;
+        p[..4].copy_from_slice(&size.to_ne_bytes());
+        return Ok(Some((l, p)));
     }
     let mut l = o.operands.to_vec();
     macro_rules! with {
@@ -354,6 +360,45 @@ fn same_params(o: &OpRequest<'_>) -> Result<Vec<u8>> {
             o.params::<op::DimParams>()?.as_bytes().to_vec()
         }
         _ => o.params::<op::KindParams>()?.as_bytes().to_vec(),
+    })
+}
+
+/// The same of every op.
+fn any_params(o: &OpRequest<'_>) -> Result<Vec<u8>> {
+    macro_rules! as_they_came {
+        ($t:ident) => {
+            o.params::<op::$t>()?.as_bytes().to_vec()
+        };
+    }
+    Ok(match o.id {
+        op::AXPBY => as_they_came!(AxpbyParams),
+        op::CLAMP => as_they_came!(ClampParams),
+        op::MATMUL => as_they_came!(MatmulParams),
+        op::GATHER_ROWS | op::SCATTER_ADD_ROWS | op::EMBEDDING_FWD | op::EMBEDDING_BWD => {
+            as_they_came!(IndexParams)
+        }
+        op::PHILOX => as_they_came!(PhiloxParams),
+        op::ELEMENTWISE_PROGRAM => as_they_came!(ProgramParams),
+        op::ADAMW => as_they_came!(AdamwParams),
+        op::LAYER_NORM_FWD | op::LAYER_NORM_BWD | op::RMS_NORM_FWD | op::RMS_NORM_BWD => {
+            as_they_came!(NormParams)
+        }
+        op::CROSS_ENTROPY_FWD | op::CROSS_ENTROPY_BWD => as_they_came!(XentParams),
+        op::ATTENTION_FWD
+        | op::ATTENTION_BWD
+        | op::ATTENTION_VARLEN_FWD
+        | op::ATTENTION_VARLEN_BWD => as_they_came!(AttentionParams),
+        op::ATTENTION_EXT_FWD | op::ATTENTION_EXT_BWD => as_they_came!(AttentionExtParams),
+        op::ROPE => as_they_came!(RopeParams),
+        op::DROPOUT => as_they_came!(DropoutParams),
+        op::REDUCE | op::CUMSUM | op::SORT_PAIRS | op::ARG_REDUCE | op::TOPK => match o.id {
+            op::CUMSUM => as_they_came!(DimParams),
+            _ => same_params(o)?,
+        },
+        op::UNARY | op::BINARY | op::COMPARE | op::ACTIVATION_FWD | op::ACTIVATION_BWD => {
+            as_they_came!(KindParams)
+        }
+        _ => as_they_came!(NoParams),
     })
 }
 

@@ -20,6 +20,8 @@ enum Which {
 pub struct Beyond {
     /// What the op gives is wrong, else what it reads is not seen.
     pub gives: bool,
+    /// What it reads is cut to the 11 bits of TF32.
+    cuts: bool,
     pub operand: usize,
     which: Which,
     dim: usize,
@@ -44,13 +46,15 @@ impl Beyond {
             ("beyond_both", Some(d)) => Which::Both(d.parse().ok()?),
             _ => return None,
         };
-        let gives = match what {
-            "wrong" => true,
-            "ignores" => false,
+        let (gives, cuts) = match what {
+            "wrong" => (true, false),
+            "ignores" => (false, false),
+            "cuts" => (false, true),
             _ => return None,
         };
         (op::by_name(name)?.id == id).then_some(Beyond {
             gives,
+            cuts,
             operand: operand.parse().ok()?,
             which,
             dim: dim.parse().ok()?,
@@ -90,7 +94,13 @@ impl Beyond {
         let size = (l.dtype & 0xFF) as usize / 8;
         let mut at = vec![0i64; rank];
         for _ in 0..l.numel() {
-            if self.hits(&at, l) {
+            if self.cuts {
+                let offset: i64 = (0..rank).map(|d| at[d] * l.stride[d]).sum();
+                if size == 4 {
+                    let v = x.get::<u32>(offset as usize);
+                    x.set(offset as usize, v & !0x1FFF);
+                }
+            } else if self.hits(&at, l) {
                 let offset: i64 = (0..rank).map(|d| at[d] * l.stride[d]).sum();
                 let top = offset as usize * size + size - 1;
                 for i in 0..size {

@@ -4,7 +4,9 @@
 mod asked;
 mod beyond;
 mod coll;
+mod combined;
 mod graph;
+mod kept;
 mod ops;
 mod programs;
 mod results;
@@ -124,6 +126,9 @@ impl Seeded {
 pub struct Point {
     event: Arc<Event>,
     recorded: AtomicBool,
+    /// The stream of its latest record, by its address, and the waits for that record.
+    on: AtomicU64,
+    waits: AtomicU64,
 }
 
 impl Backend for Seeded {
@@ -315,12 +320,17 @@ impl Backend for Seeded {
         Ok(Point {
             event: Arc::new(self.inner.event(d)?),
             recorded: AtomicBool::new(false),
+            on: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
         })
     }
 
     fn record(&self, e: &Point, s: &Stream) -> Result<()> {
         self.leak("leak_in_record");
         e.recorded.store(true, Ordering::Relaxed);
+        let on = std::ptr::from_ref(s) as u64;
+        e.on.store(on, Ordering::Relaxed);
+        e.waits.store(0, Ordering::Relaxed);
         match self.inner.record(&e.event, s) {
             Err(x) if x.code == Code::Unsupported && self.is("event_in_a_capture_is_ok") => Ok(()),
             Err(x) if x.code == Code::Unsupported && self.is("capture_ends_at_a_refusal") => {
@@ -368,6 +378,12 @@ impl Backend for Seeded {
         match self.inner.elapsed(&from.event, &to.event) {
             Err(_) if self.is("elapsed_of_a_pending_event") => Ok(0),
             Ok(ns) if self.is("elapsed_is_in_microseconds") => Ok(ns / 1000),
+            Ok(_)
+                if self.is("no_time_between_streams")
+                    && from.on.load(Ordering::Relaxed) != to.on.load(Ordering::Relaxed) =>
+            {
+                Ok(0)
+            }
             other => other,
         }
     }
@@ -382,6 +398,13 @@ impl Backend for Seeded {
                 Err(x) if x.code != Code::Timeout => Err(x),
                 _ => Ok(()),
             };
+        }
+        let earlier = e.waits.fetch_add(1, Ordering::Relaxed);
+        if earlier > 0 && self.is("an_event_serves_one_wait") {
+            return Ok(());
+        }
+        if self.is("waits_by_one_stream_only") && earlier > 1 {
+            return Ok(());
         }
         if self.is("wait_event_does_nothing") {
             return Ok(());
@@ -461,6 +484,9 @@ impl Backend for Seeded {
         }
         self.leak("leak_in_copy");
         let pinned = |m| self.inner.map(m).is_ok();
+        if self.is("copies_within_a_memory_are_lost") && std::ptr::eq(dst.mem, src.mem) {
+            return Ok(());
+        }
         if self.is("pinned_to_pinned_is_forgotten") && pinned(dst.mem) && pinned(src.mem) {
             return Ok(());
         }
@@ -484,6 +510,16 @@ impl Backend for Seeded {
             true => height.min(1024),
             false => height,
         };
+        let to_host = self.inner.map(dst.mem).is_ok();
+        let from_host = self.inner.map(src.mem).is_ok();
+        let dpitch = match to_host && self.is("rows_to_the_host_are_dense") {
+            true => width,
+            false => dpitch,
+        };
+        let spitch = match from_host && self.is("rows_from_the_host_are_dense") {
+            true => width,
+            false => spitch,
+        };
         let dpitch = match self.is("copy_2d_ignores_the_pitch") {
             true => width,
             false => dpitch,
@@ -500,6 +536,24 @@ impl Backend for Seeded {
         self.leak("leak_in_copy_peer");
         if self.is("peers_get_nothing") {
             return Ok(());
+        }
+        if self.is("peers_work_one_way") {
+            // The way of the first such copy.
+            let own = std::ptr::from_ref(s) as u64;
+            let set = |was| (was == 0).then_some(own);
+            let first = self
+                .ahead_of_host
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, set)
+                .unwrap_or_else(|was| was);
+            if first != 0 && first != own {
+                return Ok(());
+            }
+        }
+        if self.is("large_copies_of_peers_end") {
+            let n = dst.bytes.min(src.bytes).min(1 << 20);
+            return self
+                .inner
+                .copy_peer(s, Span { bytes: n, ..dst }, Span { bytes: n, ..src });
         }
         self.inner.copy_peer(s, dst, src)
     }
@@ -532,6 +586,9 @@ impl Backend for Seeded {
         }
         if self.is("leak_in_fill") {
             std::mem::forget(std::hint::black_box(vec![1u8; 512]));
+        }
+        if self.is("fills_of_the_host_are_forgotten") && self.inner.map(dst.mem).is_ok() {
+            return Ok(());
         }
         if self.is("fills_end_at_1_mib") {
             dst.bytes = dst.bytes.min(1 << 20);

@@ -1,7 +1,7 @@
 //! Results that are wrong: what an op gives is changed after it, or made in its place, over copies of its operands on the host.
 
 use crate::ops::{Fix, Given, Host, Run};
-use crate::specials;
+use crate::{combined, specials};
 use crossweave_abi::DType;
 use crossweave_abi::op::{self, binary, compare, philox, reduce, unary};
 
@@ -557,6 +557,6 @@ pub fn fix(bug: &str, id: u32) -> Option<Fix> {
         ("dropout_keeps_what_it_drops", op::DROPOUT) => after(inverted),
         ("sums_change_from_run_to_run", op::MULTI_SUMSQ) => after(restless),
         ("duplicates_overwrite", op::EMBEDDING_BWD) => all(&[0], true, no_duplicates),
-        _ => specials::fix(bug, id),
+        _ => specials::fix(bug, id).or_else(|| combined::fix(bug, id)),
     }
 }
