@@ -77,7 +77,7 @@ impl Cell {
         }
     }
 
-    /// Of whole numbers the products are exact; 16 bits do not hold the factor of wide floats.
+    /// Its products with whole numbers are exact; that of wide floats is no number of 16 bits.
     fn scale(&self) -> f64 {
         match self.dtype {
             DType::F32 | DType::F64 => 0.5 + 1.0 / 4096.0,

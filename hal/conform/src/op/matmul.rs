@@ -233,7 +233,8 @@ fn whole_tiles(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
 }
 
 /// What is added to a product, in every orientation, of batches and of one row.
-fn combined(g: &mut Gen, to: DType, t: DType, all: &mut Vec<Trial>) {
+fn combined(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
+    let mut all = Vec::new();
     for (z, m, n, k) in [(0, 19, 23, 37), (0, 1, 33, 65), (3, 9, 8, 11)] {
         let shape = |x: usize, y: usize| match z {
             0 => vec![x, y],
@@ -269,6 +270,7 @@ fn combined(g: &mut Gen, to: DType, t: DType, all: &mut Vec<Trial>) {
     };
     let (a, b) = (g.real(t, &[7, 5], 2.0), g.real(t, &[5, 9], 2.0));
     all.push(trial("alpha 0.3", to, a, b, extra));
+    all
 }
 
 fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
@@ -278,7 +280,7 @@ fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         return all;
     }
     let none = Extra::default;
-    let mut all = Vec::new();
+    let mut all = combined(g, to, t);
     for (m, n, k) in [
         (1, 1, 1),
         (7, 5, 3),
@@ -363,14 +365,6 @@ fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         b.broadcast(&[0]),
         none(),
     ));
-    all.push(trial(
-        "batch of 3, B transposed",
-        to,
-        g.whole(t, &[3, 9, 11], 4),
-        g.whole(t, &[3, 11, 8], 4).transposed(),
-        none(),
-    ));
-    combined(g, to, t, &mut all);
     let (a, b) = (g.whole(t, &[m, k], 3), g.whole(t, &[k, n], 3));
     let bias = g.whole(t, &[n], 9);
     let old = || {

@@ -223,6 +223,15 @@ fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
     all
 }
 
+/// What a backward has and where its result lies: db, a residual, dx in dy (1) or in dres (2).
+const PARTS: [(&str, bool, bool, usize); 5] = [
+    ("alone", false, false, 0),
+    ("with db alone", true, false, 0),
+    ("with a residual alone", false, true, 0),
+    ("in place of dy", true, true, 1),
+    ("in place of dres", true, true, 2),
+];
+
 fn backward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
     // `alias`: dx lies in dy (1) or in dres (2).
     let run = |g: &mut Gen,
@@ -326,11 +335,8 @@ fn backward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
     if g.sizes() {
         return all;
     }
-    all.push(run(g, "[5,40] alone", 5, 40, false, false, 0));
-    all.push(run(g, "[5,40] with db alone", 5, 40, true, false, 0));
-    let what = "[5,40] with a residual alone";
-    all.push(run(g, what, 5, 40, false, true, 0));
-    all.push(run(g, "[5,40] in place of dy", 5, 40, true, true, 1));
-    all.push(run(g, "[5,40] in place of dres", 5, 40, true, true, 2));
+    for (what, db, res, alias) in PARTS {
+        all.push(run(g, &format!("[5,40] {what}"), 5, 40, db, res, alias));
+    }
     all
 }

@@ -153,6 +153,39 @@ fn extreme(k: u32, x: &[f64]) -> f64 {
         })
 }
 
+/// Lines of infinities of two signs, of zeros, and of both.
+const TWO_SIGNS: [f64; 12] = {
+    let inf = f64::INFINITY;
+    [
+        inf, -inf, 1.0, 0.0, 5.0, -2.0, inf, 0.0, 2.0, 0.0, 0.0, -1.0,
+    ]
+};
+
+/// Three lines, rows or columns: a NaN at the end of the first, an infinity in the second.
+fn no_numbers(mut x: T) -> T {
+    let n = x.bits.len() / 3;
+    let [nan, infinity] = [f64::NAN, f64::INFINITY].map(|v| num::encode(x.dtype, v));
+    let (at, far) = match x.shape[0] {
+        3 => (n - 1, 2 * n - 2),
+        _ => (3 * (n - 1), 3 * (n / 2) + 1),
+    };
+    (x.bits[at], x.bits[far]) = (nan, infinity);
+    x
+}
+
+/// Lines from whose middle on nothing is a number: a NaN, an infinity, and infinities of two signs.
+fn from_there_on(mut x: T) -> T {
+    for (at, v) in [
+        (25, f64::NAN),
+        (47, f64::INFINITY),
+        (70, f64::NEG_INFINITY),
+        (74, f64::INFINITY),
+    ] {
+        x.bits[at] = num::encode(x.dtype, v);
+    }
+    x
+}
+
 fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
     let run = |what: &str, src: T, axes: u32, old: Option<T>| {
         let p = ReduceParams {
@@ -281,16 +314,9 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
             }
         }
         for n in g.beyond() {
-            // NaN in the first line, an infinity in the second.
-            for (s, axes, at, far) in [
-                ([3, n], 0b10, n - 1, 2 * n - 2),
-                ([n, 3], 0b01, 3 * (n - 1), 3 * (n / 2) + 1),
-            ] {
-                let mut a = few(g, &s);
-                a.bits[at] = num::encode(t, f64::NAN);
-                a.bits[far] = num::encode(t, f64::INFINITY);
+            for (s, axes) in [([3, n], 0b10), ([n, 3], 0b01)] {
                 let what = format!("dims {axes:#05b} of {s:?}, NaN and infinity");
-                all.push(run(&what, a, axes, None));
+                all.push(run(&what, no_numbers(few(g, &s)), axes, None));
             }
         }
         if matches!(k, reduce::SUM | reduce::SUMSQ) {
@@ -373,10 +399,7 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
         0b10,
         None,
     ));
-    let v = [
-        inf, -inf, 1.0, 0.0, 5.0, -2.0, inf, 0.0, 2.0, 0.0, 0.0, -1.0,
-    ];
-    let x = T::new(t, &[4, 3], &v);
+    let x = T::new(t, &[4, 3], &TWO_SIGNS);
     all.push(run("infinities of two signs, and zeros", x, 0b10, None));
     if g.big() {
         let a = g.whole(t, &[(1 << 20) + 1], 2);
@@ -478,12 +501,7 @@ fn cumsum(g: &mut Gen, t: DType) -> Vec<Trial> {
     if float {
         let v = g.real(t, &[3, 300], 3.0);
         all.push(run("[3,300] reals", v, 1));
-        // From there on, and in its line only.
-        let mut v = g.real(t, &[4, 20], 3.0);
-        v.bits[25] = num::encode(t, f64::NAN);
-        v.bits[47] = num::encode(t, f64::INFINITY);
-        v.bits[70] = num::encode(t, f64::NEG_INFINITY);
-        v.bits[74] = num::encode(t, f64::INFINITY);
+        let v = from_there_on(g.real(t, &[4, 20], 3.0));
         all.push(run("NaN and infinities", v, 1));
     } else {
         let top = if t == DType::I32 {

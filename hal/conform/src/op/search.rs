@@ -28,7 +28,7 @@ pub fn cells() -> Vec<Cell> {
     all
 }
 
-/// Of three lines: NaN in the first, infinities in the second, nothing but minus infinity in the third.
+/// Three lines: NaN in the first, infinities in the second, nothing but minus infinity in the third.
 fn odd(t: DType, mut x: T) -> T {
     let n = x.bits.len() / 3;
     let bits = |v: f64| num::encode(t, v);
@@ -139,6 +139,15 @@ fn ascending(a: f64, b: f64) -> Ordering {
         .unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
+/// Keys of which every bit counts.
+fn whole_range(g: &mut Gen, t: DType, n: usize) -> T {
+    if num::is_float(t) {
+        return odd(t, g.real(t, &[3, n], 9.0));
+    }
+    let bits = g.bits(n).into_iter();
+    T::ints(t, &[n], &bits.map(|b| b as i64).collect::<Vec<_>>())
+}
+
 fn sort(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
     let mut all = Vec::new();
     for down in [false, true] {
@@ -198,14 +207,7 @@ fn sort(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
                 run(&format!("[2,{n}]"), whole(g, &[2, n], 1000), 1);
                 run(&format!("[{n}] with many ties"), whole(g, &[n], 3), 1);
                 run(&format!("[{n},3]"), whole(g, &[n, 3], 5), 1);
-                // Every bit of a key counts.
-                let x = match num::is_float(t) {
-                    true => odd(t, g.real(t, &[3, n], 9.0)),
-                    false => {
-                        let bits = g.bits(n).into_iter();
-                        T::ints(t, &[n], &bits.map(|b| b as i64).collect::<Vec<_>>())
-                    }
-                };
+                let x = whole_range(g, t, n);
                 run(&format!("{:?} of the whole range", x.shape), x, 1);
                 if num::is_float(t) {
                     run(&format!("[{n}] reals"), g.real(t, &[n], 9.0), 1);
