@@ -187,7 +187,7 @@ pub const FUNCTION_LINES: &[Entry] = &[
     Entry { place: "hal/conform/src/launch.rs: Running::start", ceiling: 119, why: "pipes, arguments and environment of a job in their order" },
     Entry { place: "hal/conform/src/leak.rs: cases", ceiling: 105, why: "the list of cases" },
     Entry { place: "hal/conform/src/op/integers.rs: trials", ceiling: 109, why: "a list of trials" },
-    Entry { place: "hal/conform/src/op/matmul.rs: product", ceiling: 209, why: "one case from inputs to comparison" },
+    Entry { place: "hal/conform/src/op/matmul.rs: product", ceiling: 210, why: "one case from inputs to comparison" },
     Entry { place: "hal/conform/src/op/moves.rs: gather", ceiling: 102, why: "one case from inputs to comparison" },
     Entry { place: "hal/conform/src/op/norm.rs: backward", ceiling: 107, why: "one case from inputs to comparison" },
     Entry { place: "hal/conform/src/op/optim.rs: adamw", ceiling: 180, why: "one case from inputs to comparison" },
