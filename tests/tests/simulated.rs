@@ -158,6 +158,7 @@ const SAMPLE: &[&str] = &[
     "order.stream_is_in_order",
     "order.op.arrays_are_read_before_return",
     "op.binary.add.f32",
+    "op.cumsum.f32",
     "op.softmax_fwd.f32",
     "op.embedding_fwd.f32.by_i32",
     "coll.all_reduce.f32.sum.*",

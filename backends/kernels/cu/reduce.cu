@@ -146,7 +146,9 @@ template <class A, class T> CW_DEVICE void cw_cumsum(const LineArgs& a) {
       CW_SYNC();
       if (lane == CW_WARP - 1 || threadIdx.x == blockDim.x - 1) sums[warp] = before;
       CW_SYNC();
-      A run = carry + (before - sum);
+      // Of the lanes before, not less its own: NaN and infinities count from their place on.
+      A run = cw_shfl_up(before, 1);
+      run = carry + (lane > 0 ? run : (A)0);
       for (int w = 0; w < warps; w++) { if (w < warp) run += sums[w]; carry += sums[w]; }
       for (int k = 0; k < count; k++) { run += v[k]; y[(i64)(start + k) * a.step_out] = C::put((typename Work<A>::type)run); }
     }
