@@ -72,7 +72,9 @@ API st aclrtMemcpyAsync(void *d, size_t room, const void *s, size_t n, int kind,
 }
 API st aclrtMemcpy2dAsync(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, int kind, stream *q) {
   if (!h || dp < w || sp < w || kind == 3) R(INVALID);
-  st r = fits((addr)d, (h - 1) * dp + w, (addr)s, (h - 1) * sp + w, kind);
+  st r = fits((addr)d, (h - 1) * dp + w, (addr)s, w, kind);
+  /* The source's rows may lie further apart than the room of the destination is long. */
+  if (!r && !core_kind((addr)s, (h - 1) * sp + w)) r = INVALID;
   R(r ? r : core_copy((addr)d, (addr)s, w, dp, sp, h, q));
 }
 API st aclrtMemsetAsync(void *d, size_t room, int v, size_t n, stream *q) {
