@@ -289,7 +289,7 @@ pub struct ConformArgs {
     /// Run cases of ops in so many processes at once; default: one for each processor, for devices that are processors, else one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: Option<u16>,
-    /// Training sizes too: about twenty minutes on two processors, and up to 9 GiB
+    /// Training sizes too: some 25 minutes on two processors, and up to 9 GiB
     #[arg(long)]
     pub big: bool,
     /// Half a minute: a sample of sizes, types and ranks, for after every change

@@ -336,7 +336,7 @@ fn defects_of_ops_are_named() {
 }
 
 #[test]
-#[ignore = "four minutes: cargo test --release -p crossweave-tests --test suite special_numbers -- --ignored"]
+#[ignore = "minutes: cargo test --release -p crossweave-tests --test suite special_numbers -- --ignored"]
 fn defects_at_special_numbers_and_in_programs_are_named() {
     let plugin = wrapped_cpu();
     let all = [SPECIALS, PROGRAMS, COMBINED].concat();
