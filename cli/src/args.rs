@@ -283,7 +283,7 @@ pub struct ConformArgs {
     /// Start no case after this time, such as 90s, 10m, 1h
     #[arg(long, value_name = "TIME", value_parser = span_of_time)]
     pub budget: Option<std::time::Duration>,
-    /// Fail a case that takes longer than this; each has a limit of its own, of a minute or two
+    /// Fail a case that takes longer than this, in place of its own limit of one to ten minutes (a simulator may need an hour)
     #[arg(long, value_name = "TIME", value_parser = span_of_time)]
     pub case_limit: Option<std::time::Duration>,
     /// Run cases of ops in so many processes at once; default: one for each processor, for devices that are processors, else one

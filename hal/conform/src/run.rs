@@ -19,10 +19,23 @@ pub const RANKS: [u32; 7] = [1, 2, 3, 4, 6, 7, 8];
 pub const FEW_RANKS: [u32; 2] = [2, 3];
 /// After a case that hung the next ones of its child's group get no more than this: what hangs once hangs again.
 const HURRY: Duration = Duration::from_secs(15);
+
 /// Cases of ops that a child runs where several run at once.
 const SHARE: usize = 16;
 /// How long a child may take to let communicators and the plugin go.
 const LEAVE: Duration = Duration::from_secs(60);
+
+/// How long a case may take, of its own limit and what was asked for. Behind a case that hung it is short, but for a device that was known to
+/// be slow.
+fn time_of(own: Duration, asked: Option<Duration>, hung: bool) -> Duration {
+    match asked {
+        Some(asked) if asked > own => asked,
+        _ => {
+            let limit = asked.unwrap_or(own);
+            if hung { limit.min(HURRY) } else { limit }
+        }
+    }
+}
 
 /// What to run, and how.
 #[derive(Clone, Debug)]
@@ -55,7 +68,7 @@ pub struct Options {
     pub effort: Effort,
     /// Stop starting cases after this.
     pub budget: Option<Duration>,
-    /// A bound on every case's own time limit.
+    /// How long every case may take, in place of its own limit.
     pub limit: Option<Duration>,
     /// Processes that run cases of ops at once; `None`: one for each processor where the devices are processors too, and else one.
     pub jobs: Option<usize>,
@@ -356,10 +369,7 @@ impl Options {
                         }
                         *left = &left[at..];
                         running = Some(left[0]);
-                        limit = left[0].limit.min(self.limit.unwrap_or(Duration::MAX));
-                        if *hung {
-                            limit = limit.min(HURRY);
-                        }
+                        limit = time_of(left[0].limit, self.limit, *hung);
                     }
                     continue;
                 }
@@ -527,7 +537,20 @@ pub(crate) fn list(n: &[u32]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::refusal;
+    use super::{HURRY, refusal, time_of};
+    use std::time::Duration;
+
+    #[test]
+    fn what_was_asked_for_takes_the_place_of_a_cases_own_limit() {
+        let [short, own, long] = [20, 120, 3600].map(Duration::from_secs);
+        assert_eq!(time_of(own, None, false), own);
+        assert_eq!(time_of(own, Some(short), false), short);
+        assert_eq!(time_of(own, Some(long), false), long);
+        for asked in [None, Some(short)] {
+            assert_eq!(time_of(own, asked, true), HURRY);
+        }
+        assert_eq!(time_of(own, Some(long), true), long);
+    }
 
     #[test]
     fn only_an_unsupported_answer_is_a_refusal() {
