@@ -104,9 +104,11 @@ pub(crate) fn matmul(o: &OpRequest<'_>, f: &Facts) -> Answer {
     if bias.is_some() {
         places.push(("bias", Place::Operand(3)));
     }
-    let grid = [m.div_ceil(TILE), n.div_ceil(TILE), batch];
-    // The host's launches have no such limit.
-    if f.dialect != Dialect::Host && (grid[1] > 65535 || batch > 65535) {
+    x.batch = batch;
+    // Most that a grid has along its second and third dims; the host's launches have no such limit.
+    const MOST: u64 = 65535;
+    let grid = [m.div_ceil(TILE), n.div_ceil(TILE), batch.min(MOST)];
+    if f.dialect != Dialect::Host && grid[1] > MOST {
         return refuse(o, "more tiles than a grid has");
     }
     let l = launch(kernel, grid, 256, 0, &x, &places);
