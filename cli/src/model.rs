@@ -11,7 +11,8 @@ use crossweave_data::Columns;
 use crossweave_engine::{StateKind, Trainer};
 use crossweave_nn::distill::{Distill, TEACHER};
 use crossweave_nn::lora::is_adapter;
-use crossweave_nn::{Lora, ModelSpec, taught, units};
+use crossweave_nn::split;
+use crossweave_nn::{Lora, ModelSpec, taught, units, units_over};
 use crossweave_tensor::UnitDecl;
 use serde_json::Value;
 use std::path::Path;
@@ -281,13 +282,28 @@ impl Source {
 
     /// The units, declared anew (each rank owns its blocks).
     pub fn units(&self) -> Vec<UnitDecl> {
+        self.units_over(1)
+    }
+
+    /// The same with the layers cut over so many ranks.
+    pub fn units_over(&self, tp: u64) -> Vec<UnitDecl> {
         if let Some(teacher) = &self.teacher {
-            return taught(self.spec.model(), teacher.spec.model(), &teacher.how);
+            return taught(self.spec.model(), teacher.spec.model(), &teacher.how, tp);
         }
         // Its targets were found when it was asked for.
         let adapted = self.lora.as_ref();
-        let adapted = adapted.and_then(|l| l.units(&self.spec).ok());
-        adapted.unwrap_or_else(|| units(self.spec.model()))
+        let adapted = adapted.and_then(|l| l.units(&self.spec, tp).ok());
+        adapted.unwrap_or_else(|| units_over(self.spec.model(), tp))
+    }
+
+    /// Can its layers be cut over so many ranks?
+    ///
+    /// # Errors
+    /// Sizes that are not divided; what is not cut yet.
+    pub fn splits(&self, tp: u64) -> Result<()> {
+        let dropout = self.lora.as_ref().map_or(0.0, |l| l.dropout);
+        let may = split::check(self.spec.model(), dropout, tp);
+        may.map_err(|e| CliError::refused(format!("mesh.tp: {}", e.what), e.fix))
     }
 
     /// Gives a rank its starting values.
@@ -358,7 +374,7 @@ impl Source {
     /// # Errors
     /// Targets that are not there; weights that cannot be read.
     pub fn adapt(&mut self, lora: Lora, key: &str) -> Result<()> {
-        lora.units(&self.spec)
+        lora.units(&self.spec, 1)
             .map_err(|e| CliError::refused(format!("{key}: {}", e.what), e.fix))?;
         self.lora = Some(lora);
         let folder = self.folder.as_ref();

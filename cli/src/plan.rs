@@ -59,7 +59,7 @@ fn begin(
         (offload.optimizer, offload.params) = (None, false);
         rank.offload.take_if(|o| !o.activations);
     }
-    let units = crate::train::units(source, resolved)?;
+    let units = crate::train::units(source, resolved, &rank.place)?;
     Ok(Trainer::new(&null, units, rank, dry, &Nobody)?)
 }
 
@@ -84,7 +84,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let own = resolved.mesh.place(whose(args, ranks)?);
     let data = own.length(Axis::Dp);
     let rank = rank_spec(&resolved, own, seq);
-    let units = crate::train::units(&source, &resolved)?;
+    let units = crate::train::units(&source, &resolved, &own)?;
     let dry = dry_run(&null, &units, rank.compute, rank.batch, seq)?;
     let cut = stages::of(&resolved, &units, &dry, None)?;
     let mut all = vec![];

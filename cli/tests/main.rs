@@ -38,6 +38,7 @@ mod pipelines;
 mod predict;
 mod profiles;
 mod signals;
+mod split;
 mod stopped;
 mod trace;
 mod training;

@@ -204,7 +204,7 @@ fn compare(s: &Scratch, name: &str, ranks: u32) {
         .sum();
     let copies = match plan["stage"].as_u64() {
         Some(0) => u64::from(ranks),
-        _ => 1,
+        _ => u64::from(ranks) / plan["ranks"].as_u64().expect("a count"),
     };
     let params = plan["params"].as_u64().expect("a count");
     assert_eq!(moments, 8 * params * copies, "{name}: moments of all ranks");
@@ -277,6 +277,17 @@ fn measured_ledgers_equal_predictions() {
 }
 
 /// Parameters gathered in 8 bits, with their scales beside.
+/// Layers cut over ranks: their parts, and the sums of hidden states.
+#[test]
+fn cut_layers_are_foretold_exactly() {
+    let s = Scratch::new();
+    for (family, size, stage, ranks) in [("gpt2", 0, 2, 4), ("llama", 1, 3, 4), ("gpt2", 1, 1, 2)] {
+        let c = config(family, size, stage, "bf16").replace("61", "62");
+        s.write("c.json", c.replacen('{', r#"{"mesh": {"tp": 2}, "#, 1));
+        compare(&s, &format!("{family}-{stage}"), ranks);
+    }
+}
+
 #[test]
 fn quantized_gathers_are_foretold_exactly() {
     let s = Scratch::new();

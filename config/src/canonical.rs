@@ -46,6 +46,13 @@ impl Resolver<'_> {
                 "set mesh.pp to 1, or remove it",
             );
         }
+        if s.mesh.tp > 1 {
+            self.error(
+                KEY,
+                "a layer that is cut over mesh.tp ranks adds up in another order on another number of them",
+                format!("set mesh.tp to 1, or remove {KEY}"),
+            );
+        }
         if s.data_types.grad_accum_dtype != "fp32" {
             self.error(
                 "data_types.grad_accum_dtype",

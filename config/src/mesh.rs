@@ -3,6 +3,7 @@
 use crate::resolve::Resolver;
 use crate::settings::{Mesh, Settings};
 use crossweave_axes::{Axis, Topology, TopologyError};
+use crossweave_family::{ModelSpec, split};
 
 impl Mesh {
     /// Ranks of all axes but dp, and with it where it is given. Experts add none: they are carved from these.
@@ -54,8 +55,17 @@ impl Mesh {
 }
 
 impl Resolver<'_> {
-    /// The mesh of all ranks there are, and its data-parallel ranks. Where it is refused, one that comes near, so that what depends on it is still looked at.
-    pub(crate) fn mesh(&mut self, s: &mut Settings, ranks: u64) -> (Topology, u64) {
+    /// The mesh of all ranks there are, over which the layers of a new model can be cut, and its data-parallel ranks. Where it is refused, one that comes near, so that what depends on it is still looked at.
+    pub(crate) fn mesh(
+        &mut self,
+        s: &mut Settings,
+        ranks: u64,
+        spec: Option<&ModelSpec>,
+    ) -> (Topology, u64) {
+        let may = spec.map_or(Ok(()), |m| split::check(m.model(), 0.0, s.mesh.tp));
+        if let Err(e) = may {
+            self.error("mesh.tp", e.what, e.fix);
+        }
         let mesh = s.mesh.topology(ranks).unwrap_or_else(|e| {
             self.error(&e.key, e.what, e.fix);
             let rest = s.mesh.product() / s.mesh.dp.unwrap_or(1).max(1);

@@ -599,7 +599,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         r.error(&path, what, fix);
     }
     let everyone = ranks.max(1);
-    let (mesh, ranks) = r.mesh(&mut s, everyone);
+    let (mesh, ranks) = r.mesh(&mut s, everyone, spec.as_ref());
     r.secondary_shards(&s, ranks);
     let (global, micro, accumulation) = (
         s.train_batch_size,

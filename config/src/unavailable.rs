@@ -24,7 +24,6 @@ pub(crate) fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
         );
     }
     for (path, n, what) in [
-        ("mesh.tp", s.mesh.tp, "tensor parallelism is"),
         ("mesh.cp", s.mesh.cp, "context parallelism is"),
         ("mesh.ep", s.mesh.ep, "expert parallelism is"),
         ("mesh.etp", s.mesh.etp.unwrap_or(1), "cutting experts is"),
@@ -169,7 +168,7 @@ pub(crate) fn without_effect(
         (
             "activation_checkpointing.partition_activations",
             s.activation_checkpointing.partition_activations,
-            "has no effect: saved inputs are split over tensor-parallel ranks, and there is one",
+            "has no effect: ranks that share a layer (mesh.tp) all keep its whole input",
             OFF,
         ),
         (

@@ -19,7 +19,7 @@ use std::rc::Rc;
 pub struct DryRun {
     /// Sizes of each unit, for one micro-batch.
     pub units: Vec<UnitFacts>,
-    /// Parameters over all units (tied ones once).
+    /// Parameters of the model (tied ones once), of which a rank may hold a part.
     pub params: u64,
     /// Batch and sequence length it was made for.
     pub shape: (u64, u64),
@@ -194,7 +194,8 @@ pub fn dry_run(
         flows.push(outs.iter().map(|t| (*t.shape(), t.dtype())).collect());
         flow = outs;
     }
-    let params = facts.iter().map(|f| f.params).sum();
+    let declared = units.iter().flat_map(|u| &u.params);
+    let params = declared.map(|p| p.shape.numel()).sum();
     Ok(DryRun {
         units: facts,
         params,

@@ -27,6 +27,9 @@ impl Groups for MeshGroups {
     fn size(&self, axis: Axis) -> u32 {
         self.mesh.borrow().place().length(axis)
     }
+    fn at(&self, axis: Axis) -> u32 {
+        self.mesh.borrow().place().at(axis)
+    }
 
     /// Sums in rank order, 16-bit floats in f32, with the same bits on every rank of the axis; in the ledger under `activation`.
     fn all_reduce(&self, run: &Run<'_>, axis: Axis, t: &Tensor) -> Result<()> {

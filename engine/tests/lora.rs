@@ -363,7 +363,7 @@ fn an_adapter_begins_as_peft_begins_it() {
 #[test]
 fn targets_are_those_of_peft_and_others_are_answered_with_the_names_there_are() {
     let adapted = |model: &ModelSpec, targets: Targets| -> Vec<String> {
-        let all = lora(0.0, targets).units(model).unwrap();
+        let all = lora(0.0, targets).units(model, 1).unwrap();
         let all = all.into_iter().flat_map(|u| u.params);
         all.filter_map(|p| p.name.strip_suffix(".lora_A.weight").map(str::to_string))
             .collect()
@@ -386,7 +386,11 @@ fn targets_are_those_of_peft_and_others_are_answered_with_the_names_there_are() 
     let pattern = |p: &str| Targets::Pattern(p.to_string());
     assert_eq!(adapted(&l, pattern(r"(?!.*mlp).*\.[qk]_proj")).len(), 2);
     let refused = |model: &ModelSpec, targets: Targets| {
-        lora(0.0, targets).units(model).err().unwrap().to_string()
+        lora(0.0, targets)
+            .units(model, 1)
+            .err()
+            .unwrap()
+            .to_string()
     };
     for (targets, words) in [
         (names(&["q_proj", "c_atn"]), "\"q_proj\" matches no module"),

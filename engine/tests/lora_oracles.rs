@@ -66,7 +66,7 @@ fn open(name: &str) -> Case {
 }
 
 fn trainer(w: &World, c: &Case, spec: RankSpec, kv: &Arc<dyn KvStore>) -> Trainer {
-    let units = c.lora.units(&c.model).unwrap();
+    let units = c.lora.units(&c.model, 1).unwrap();
     let null = w.null.open(0).unwrap();
     let dry = dry_run(&null, &units, spec.compute, spec.batch, spec.seq_len).unwrap();
     let device = w.cpu.open(spec.place.job_rank()).unwrap();

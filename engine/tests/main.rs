@@ -23,6 +23,7 @@ mod random;
 mod same_calls;
 mod side_programs;
 mod slices;
+mod split;
 mod stages;
 mod stalls;
 mod tensor_parallel;

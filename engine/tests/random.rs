@@ -15,6 +15,7 @@ use crossweave_engine::{
 use crossweave_hal::{CheckerState, DType, MemoryReport};
 use crossweave_nn::ModelSpec;
 use crossweave_program::{Instr, Life, MemorySpace, Program, Tag, check_ranks};
+use crossweave_tensor::place_on;
 use crossweave_zero::Persistent;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,14 +42,15 @@ impl Dice {
 
 /// A job, for each of its ranks but for the rank's number.
 struct Drawn {
-    model: ModelSpec,
+    model: Cut,
     spec: RankSpec,
 }
 
-fn model(d: &mut Dice) -> ModelSpec {
+/// One of which `tp` divides what is cut.
+fn model(d: &mut Dice, tp: u64) -> ModelSpec {
     let layers = 1 + d.roll(3);
-    let (vocab, inner) = (37 + d.roll(8), 9 + d.roll(40));
-    let heads = 1 + d.roll(3);
+    let (vocab, inner) = (37 + d.roll(8), tp * (9 + d.roll(40)));
+    let heads = tp * (1 + d.roll(3));
     let width = heads * 2 * (2 + d.roll(4));
     match d.once_in(2) {
         true => {
@@ -71,7 +73,7 @@ fn model(d: &mut Dice) -> ModelSpec {
                 ("hidden_size", width),
                 ("intermediate_size", inner),
                 ("num_attention_heads", heads),
-                ("num_key_value_heads", d.of(&[1, heads])),
+                ("num_key_value_heads", d.of(&[tp, heads])),
                 ("head_dim", 2 * (2 + d.roll(4))),
             ],
         ),
@@ -117,11 +119,12 @@ fn drawn_offload(d: &mut Dice, w: &World, folder: &Path, spec: &RankSpec) -> Off
 
 /// Draws a job. `near` ones compute what one rank alone does, but for where sums are rounded.
 fn draw(d: &mut Dice, w: &World, folder: &Path, near: bool) -> Drawn {
-    let model = model(d);
+    let tp = d.of(&[1, 1, 2, 3]);
+    let model = model(d, tp.into());
     let count = units(&model).len() as u32;
-    let stages = d.of(&[1, 1, 2, 3]).min(count);
-    let ranks = d.of(&[1, 2, 3, 4]).min(8 / stages);
-    let canonical = (stages == 1 && d.once_in(4)).then(|| d.of(&[4, 6, 8]));
+    let stages = d.of(&[1, 1, 2, 3]).min(count).min(8 / tp);
+    let ranks = d.of(&[1, 2, 3, 4]).min(8 / (stages * tp));
+    let canonical = (stages == 1 && tp == 1 && d.once_in(4)).then(|| d.of(&[4, 6, 8]));
     let replicas = canonical.unwrap_or(ranks);
     let micro = d.of(
         &[1, 2, 3].map(|m| match GLOBAL.is_multiple_of(u64::from(replicas * m)) {
@@ -184,7 +187,10 @@ fn draw(d: &mut Dice, w: &World, folder: &Path, near: bool) -> Drawn {
     if canonical.is_none() && d.once_in(3) {
         s.offload = Some(drawn_offload(d, w, folder, &s));
     }
-    Drawn { model, spec: s }
+    Drawn {
+        model: Cut(model, None, tp),
+        spec: cut_over(s, tp),
+    }
 }
 
 /// Bytes by tag: now, and most at once.
@@ -268,6 +274,7 @@ fn on_null(w: &World, job: &Drawn, rank: u32) -> Result<(MemoryReport, Program),
     let null = w.null.open(0).unwrap();
     let mut units = units(&job.model);
     crossweave_engine::assign(&mut units, &s.optim)?;
+    place_on(&mut units, &s.place).unwrap();
     let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len)?;
     // On a board of its own: the other ranks are not there, and are not missed.
     let device = w.null.with_checker(&CheckerState::default());
@@ -294,7 +301,7 @@ fn on_null(w: &World, job: &Drawn, rank: u32) -> Result<(MemoryReport, Program),
 /// Runs job number `seed` on the null device; whether it is one that can be asked for.
 fn is_lawful(w: &World, folder: &Path, seed: u64) -> bool {
     let job = draw(&mut Dice(seed), w, folder, false);
-    let world = job.spec.data_ranks();
+    let world = job.spec.data_ranks() * job.model.2;
     let mut refused = 0;
     let ranks = job_ranks(&job.spec);
     let mut programs = vec![];
@@ -342,7 +349,7 @@ fn is_near_one_rank(w: &World, folder: &Path, seed: u64) {
     let steps = 3;
     let (got, want) = (
         train(w, &job.model, s, steps),
-        train(w, &job.model, &alone, steps),
+        train(w, &job.model.0, &alone, steps),
     );
     let far = distance(&got, &want);
     assert!(

@@ -4,6 +4,7 @@ use crate::desc::{self, Act, Around, Model, Order, Positions, Qkv, Up};
 use crate::lora::{Adapter, Adapters};
 use crate::parts::{Curve, Declare, HeadNormed, Lin, Normed, Several, activation};
 use crossweave_family::rope::{Rotary, Tables};
+use crossweave_tensor::Axis;
 use crossweave_tensor::{
     AttentionExtras, AttentionSpec, Block, Builder, Cx, Flow, Init, Param, Pointwise, Result,
     Tensor, Var,
@@ -84,13 +85,13 @@ struct Shared {
 }
 
 /// Declares the layers of an encoder's decoder.
-pub fn behind(b: &mut Builder, m: &Model, d: &desc::Decoder, all: &mut Adapters) {
-    declare(b, m, (d.prefix, &d.layers), all);
+pub fn behind(b: &mut Builder, m: &Model, d: &desc::Decoder, all: &mut Adapters, tp: u64) {
+    declare(b, m, (d.prefix, &d.layers), all, tp);
 }
 
-/// Declares the layers.
-pub fn layers(b: &mut Builder, m: &Model, all: &mut Adapters) {
-    declare(b, m, (m.stack.prefix, &m.stack.layers), all);
+/// Declares the layers, cut over `tp` ranks.
+pub fn layers(b: &mut Builder, m: &Model, all: &mut Adapters, tp: u64) {
+    declare(b, m, (m.stack.prefix, &m.stack.layers), all, tp);
 }
 
 fn declare(
@@ -98,11 +99,12 @@ fn declare(
     m: &Model,
     (prefix, layers): (&str, &[desc::Layer]),
     all: &mut Adapters,
+    tp: u64,
 ) {
     let mut shared = Shared::default();
     for (i, l) in layers.iter().enumerate() {
         b.unit(&format!("{prefix}.{i}"), |u| {
-            let mut d = Declare::new(u, m.init.std, l.conv1d);
+            let mut d = Declare::new(u, m.init.std, l.conv1d).over(tp);
             let residual = m.init.residual as f32;
             let (around, a) = &l.attention;
             let attention = normed(&mut d, m.width, around, |d| {
@@ -147,17 +149,19 @@ fn normed<'a, 'u, T>(
 
 fn cross(d: &mut Declare<'_, '_>, m: &Model, c: &desc::Cross, residual: f32) -> Cross {
     let ([q, k, v], inner, std) = (c.qkv, c.heads * c.head_dim, d.std);
+    let heads = c.heads / d.tp;
     Cross {
-        q: d.linear(q, [m.width, inner], std),
+        q: d.columns(q, [m.width, inner], std, &[]),
         kv: d.several(&[k, v], m.width, &[inner; 2], true),
         spec: AttentionSpec {
-            heads: c.heads,
-            kv_heads: c.heads,
+            heads,
+            kv_heads: heads,
             scale: c.scale,
             dropout: c.dropout,
+            split: (d.tp > 1).then_some(Axis::Tp),
             ..AttentionSpec::default()
         },
-        out: d.linear(c.out, [inner, m.width], residual),
+        out: d.rows(c.out, [inner, m.width], residual),
     }
 }
 
@@ -175,18 +179,21 @@ fn attention(
     let qkv = match a.qkv {
         // Heads that are normed lie by themselves.
         Qkv::Separate(parts) => d.several(&parts, m.width, &widths, a.qk_norm.is_none()),
-        Qkv::Fused(l) => Several::Cut(d.linear(l, [m.width, all], std), widths.to_vec()),
+        Qkv::Fused(l) => {
+            let lin = d.columns(l, [m.width, all], std, &widths);
+            Several::Cut(lin, widths.map(|w| w / d.tp).to_vec())
+        }
         Qkv::ByHead(l) => {
-            let lin = d.linear(l, [m.width, all], std);
+            let lin = d.columns(l, [m.width, all], std, &[]);
             let q = a.heads / a.kv_heads * a.head_dim;
-            Several::CutHeads(lin, a.kv_heads, vec![q, a.head_dim, a.head_dim])
+            Several::CutHeads(lin, a.kv_heads / d.tp, vec![q, a.head_dim, a.head_dim])
         }
     };
     let qk_norm = a.qk_norm.map(|n| {
         let heads = [a.heads, a.kv_heads];
         [0, 1].map(|i| d.head_norm(&n.norms[i], n.over, [heads[i], a.head_dim]))
     });
-    let out = d.linear(a.out, [q, m.width], residual);
+    let out = d.rows(a.out, [q, m.width], residual);
     let (mut turn, mut alibi, mut buckets) = (None, None, None);
     match &a.positions {
         Positions::None => {}
@@ -196,6 +203,7 @@ fn attention(
             buckets = Some(match b.table {
                 Some(name) => {
                     let table = d.u.param(name, &[b.rows, a.heads], Init::Normal(std));
+                    let table = d.of_heads(table, 1);
                     Bias::Own(table, line(d, m, b, a.causal))
                 }
                 None => Bias::Given,
@@ -209,13 +217,14 @@ fn attention(
         alibi,
         buckets,
         spec: AttentionSpec {
-            heads: a.heads,
-            kv_heads: a.kv_heads,
+            heads: a.heads / d.tp,
+            kv_heads: a.kv_heads / d.tp,
             causal: a.causal,
             window: a.window,
             scale: a.scale,
             cap: a.cap,
             dropout: a.dropout,
+            split: (d.tp > 1).then_some(Axis::Tp),
         },
         out,
     }
@@ -230,9 +239,12 @@ fn declared_mlp(
 ) -> Mlp {
     let (std, inner) = (d.std, mlp.width);
     let up = match mlp.up {
-        Up::Plain(l) => Several::Apart(vec![d.linear(l, [width, inner], std)]),
+        Up::Plain(l) => Several::Apart(vec![d.columns(l, [width, inner], std, &[])]),
         Up::Gated(parts) => d.several(&parts, width, &[inner; 2], true),
-        Up::GatedFused(l) => Several::Cut(d.linear(l, [width, 2 * inner], std), vec![inner; 2]),
+        Up::GatedFused(l) => {
+            let lin = d.columns(l, [width, 2 * inner], std, &[inner; 2]);
+            Several::Cut(lin, vec![inner / d.tp; 2])
+        }
     };
     let plain = matches!(mlp.up, Up::Plain(_));
     let between = match activation(mlp.act) {
@@ -240,7 +252,7 @@ fn declared_mlp(
         _ if mlp.act == Act::Silu => Between::Swiglu,
         a => Between::Glu(Pointwise::glu(a)),
     };
-    let down = d.linear(mlp.down, [inner, width], residual);
+    let down = d.rows(mlp.down, [inner, width], residual);
     Mlp {
         up,
         between,
@@ -351,9 +363,15 @@ impl Attention {
             (None, None) => cx.attention(q, k, v, self.spec)?,
             (line, bias) => {
                 let t = cx.val(q)?.shape().dims()[1];
+                // Of all heads of the layer those that are here.
+                let (heads, at) = (self.spec.heads, u64::from(cx.env.groups.at(Axis::Tp)));
+                let own = |line: &Tensor| match self.spec.split {
+                    Some(_) => line.narrow(0, at * heads, heads),
+                    None => line.clone(),
+                };
                 let extras = AttentionExtras {
                     bias,
-                    fixed_bias: line.map(|i| middle(&cx.env.consts[i], t)),
+                    fixed_bias: line.map(|i| middle(&own(&cx.env.consts[i]), t)),
                     ..Default::default()
                 };
                 cx.attention_with(q, k, v, self.spec, extras)?

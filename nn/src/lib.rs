@@ -11,6 +11,7 @@ mod layer;
 pub mod lora;
 mod pair;
 mod parts;
+pub mod split;
 mod vision;
 
 pub use crossweave_family::{ConfigError, ModelSpec, Predicts, desc, family};
@@ -23,31 +24,41 @@ use desc::Model;
 
 /// The units of a model, in run order; allocates nothing.
 pub fn units(model: &Model) -> Vec<UnitDecl> {
-    declare(model, &mut Adapters::default())
+    units_over(model, 1)
 }
 
-/// The same of a student, with the units of its teacher.
-pub fn taught(model: &Model, teacher: &Model, how: &Distill) -> Vec<UnitDecl> {
-    let mut units = declared(model, &mut Adapters::default(), Some(how));
+/// The same with the layers cut over `tp` ranks ([`split`]).
+pub fn units_over(model: &Model, tp: u64) -> Vec<UnitDecl> {
+    declare(model, &mut Adapters::default(), tp)
+}
+
+/// The same of a student, with the units of its teacher, which every rank has all of.
+pub fn taught(model: &Model, teacher: &Model, how: &Distill, tp: u64) -> Vec<UnitDecl> {
+    let mut units = declared(model, &mut Adapters::default(), Some(how), tp);
     distill::taught(&mut units, teacher, how);
     units
 }
 
 /// The units of a model with the adapters that are asked for.
-pub(crate) fn declare(model: &Model, all: &mut Adapters) -> Vec<UnitDecl> {
-    declared(model, all, None)
+pub(crate) fn declare(model: &Model, all: &mut Adapters, tp: u64) -> Vec<UnitDecl> {
+    declared(model, all, None, tp)
 }
 
-fn declared(model: &Model, all: &mut Adapters, distill: Option<&Distill>) -> Vec<UnitDecl> {
+fn declared(
+    model: &Model,
+    all: &mut Adapters,
+    distill: Option<&Distill>,
+    tp: u64,
+) -> Vec<UnitDecl> {
     let mut b = Builder::default();
     if let Some(v) = &model.vision {
         vision::declare(&mut b, model, v, all);
     }
     ends::embed(&mut b, model);
-    layer::layers(&mut b, model, all);
+    layer::layers(&mut b, model, all, tp);
     if let Some(d) = &model.decoder {
         ends::join(&mut b, model, d);
-        layer::behind(&mut b, model, d, all);
+        layer::behind(&mut b, model, d, all, tp);
     }
     ends::head(&mut b, model, all, distill);
     b.finish()

@@ -4,6 +4,7 @@
 //! Names are PEFT's without the `base_model.model.` that its files put before them: `MODULE.lora_A.weight [r, in]` and
 //! `MODULE.lora_B.weight [out, r]`, for GPT-2's `Conv1D` (whose own weight is `[in, out]`) as well.
 
+use crate::split::{Cut, Lies};
 use crate::{ModelSpec, declare};
 use crossweave_tensor::{Cx, Group, Init, Param, Result, Unit, UnitDecl, Var, linear_scaled};
 use fancy_regex::Regex;
@@ -58,13 +59,17 @@ pub struct Adapter {
     b: Param,
     scale: f64,
     dropout: f64,
+    /// How the layer beside it is cut.
+    cut: Cut,
 }
 
 impl Adapter {
-    /// `y + scale B A dropout(x)`; `y` must not be used afterwards.
+    /// `y + scale B A dropout(x)`; `y` must not be used afterwards. Beside a layer that is cut by outputs B is, by inputs A.
     pub fn add(&self, cx: &mut Cx<'_>, x: Var, y: Var) -> Result<Var> {
         let h = cx.dropout(x, self.dropout)?;
         let h = cx.linear(h, self.a, None)?;
+        let h = self.cut.reduce(cx, h)?;
+        let h = self.cut.enter(cx, h)?;
         let update = linear_scaled(cx, h, self.b, self.scale)?;
         cx.add_into(y, update)
     }
@@ -115,14 +120,15 @@ impl Adapters {
         &mut self,
         u: &mut Unit<'_>,
         local: &str,
-        [input, output]: [u64; 2],
+        sizes: [u64; 2],
+        how: &Lies,
     ) -> Option<Adapter> {
-        self.declare(u, local, [input, output], false)
+        self.declare(u, local, sizes, Some(how))
     }
 
     /// The same for the output head, which `all-linear` leaves out.
     pub fn head(&mut self, u: &mut Unit<'_>, local: &str, sizes: [u64; 2]) -> Option<Adapter> {
-        self.declare(u, local, sizes, true)
+        self.declare(u, local, sizes, None)
     }
 
     fn declare(
@@ -130,8 +136,10 @@ impl Adapters {
         u: &mut Unit<'_>,
         local: &str,
         [input, output]: [u64; 2],
-        head: bool,
+        how: Option<&Lies>,
     ) -> Option<Adapter> {
+        let head = how.is_none();
+        let how = how.copied().unwrap_or_default();
         let module = u.full_name(local);
         let (lora, rule) = self.lora.as_ref()?;
         let taken = rule.takes(&module, head);
@@ -143,11 +151,19 @@ impl Adapters {
         // kaiming_uniform_(a = sqrt(5)) over `input` columns is uniform within 1 / sqrt(input).
         let bound = (1.0 / (input as f64).sqrt()) as f32;
         let matrix = |part: &str| format!("{local}.{part}.weight");
+        let a = u.param(&matrix("lora_A"), &[r, input], Init::Uniform(bound));
+        let b = u.param(&matrix("lora_B"), &[output, r], Init::Zeros);
+        match how.cut {
+            Cut::Not => {}
+            Cut::Columns => _ = how.split(u, b, [1, 0]),
+            Cut::Rows => _ = how.split(u, a, [1, 0]),
+        }
         Some(Adapter {
-            a: u.param(&matrix("lora_A"), &[r, input], Init::Uniform(bound)),
-            b: u.param(&matrix("lora_B"), &[output, r], Init::Zeros),
+            a,
+            b,
             scale: lora.scale(),
             dropout: lora.dropout,
+            cut: how.cut,
         })
     }
 }
@@ -159,11 +175,15 @@ impl Lora {
         self.alpha / if self.rslora { r.sqrt() } else { r }
     }
 
-    /// The units of a model with adapters, everything else of it frozen.
+    /// The units of a model with adapters, everything else of it frozen, its layers cut over `tp` ranks.
     ///
     /// # Errors
     /// Targets that match nothing, or something other than a linear layer; a pattern that is no regular expression.
-    pub fn units(&self, spec: &ModelSpec) -> std::result::Result<Vec<UnitDecl>, LoraError> {
+    pub fn units(
+        &self,
+        spec: &ModelSpec,
+        tp: u64,
+    ) -> std::result::Result<Vec<UnitDecl>, LoraError> {
         let rule = match &self.targets {
             Targets::Family => {
                 Rule::Names(spec.family().lora.iter().map(|n| n.to_string()).collect())
@@ -176,7 +196,7 @@ impl Lora {
             lora: Some((self.clone(), rule)),
             layers: vec![],
         };
-        let mut units = declare(spec.model(), &mut adapters);
+        let mut units = declare(spec.model(), &mut adapters, tp);
         adapters.check(&units, &self.targets)?;
         for p in units.iter_mut().flat_map(|u| &mut u.params) {
             if !is_adapter(&p.name) {

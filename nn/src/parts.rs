@@ -2,8 +2,10 @@
 
 use crate::desc::{Act, Linear, Norm, NormKind, Over};
 use crate::lora::{Adapter, Adapters};
+use crate::split::{Cut, Lies};
+use crossweave_tensor::Axis;
 use crossweave_tensor::{
-    Activation, Cx, Group, Init, Param, Pointwise, Result, RmsForm, Unit, Var,
+    Activation, Cx, Group, Init, NormForm, Param, Pointwise, Result, Unit, Var, linear_summand,
 };
 
 /// A linear layer.
@@ -14,14 +16,30 @@ pub struct Lin {
     /// Its place among the adapters of the block.
     pub adapter: usize,
     conv1d: bool,
+    cut: Cut,
 }
 
 impl Lin {
     /// `W x + b`, with what its adapter adds.
     pub fn run(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], x: Var) -> Result<Var> {
-        let y = match self.conv1d {
-            true => cx.conv1d(x, self.w, self.b)?,
-            false => cx.linear(x, self.w, self.b)?,
+        let entered = self.cut.enter(cx, x)?;
+        self.over(cx, adapters, [entered, x])
+    }
+
+    /// The same of an input that was made ready, for several layers over one.
+    fn over(
+        &self,
+        cx: &mut Cx<'_>,
+        adapters: &[Option<Adapter>],
+        [entered, x]: [Var; 2],
+    ) -> Result<Var> {
+        let y = match (self.cut, self.conv1d) {
+            (Cut::Rows, conv1d) => {
+                let y = linear_summand(cx, entered, (self.w, self.b), conv1d, Axis::Tp)?;
+                cx.reduce(y, Axis::Tp)?
+            }
+            (_, true) => cx.conv1d(entered, self.w, self.b)?,
+            (_, false) => cx.linear(entered, self.w, self.b)?,
         };
         Adapter::add_some(adapters[self.adapter], cx, x, y)
     }
@@ -54,14 +72,19 @@ impl Several {
                 bs,
                 widths,
             } => {
-                let y = cx.linear_fused(x, ws, bs)?;
+                let entered = parts[0].cut.enter(cx, x)?;
+                let y = cx.linear_fused(entered, ws, bs)?;
                 let mut out = cx.split(y, widths)?;
                 for (y, lin) in out.iter_mut().zip(parts) {
                     *y = Adapter::add_some(adapters[lin.adapter], cx, x, *y)?;
                 }
                 Ok(out)
             }
-            Several::Apart(parts) => parts.iter().map(|l| l.run(cx, adapters, x)).collect(),
+            Several::Apart(parts) => {
+                let entered = parts[0].cut.enter(cx, x)?;
+                let each = parts.iter();
+                each.map(|l| l.over(cx, adapters, [entered, x])).collect()
+            }
             Several::Cut(lin, widths) => {
                 let y = lin.run(cx, adapters, x)?;
                 cx.split(y, widths)
@@ -85,16 +108,16 @@ pub struct Normed {
     w: Param,
     b: Option<Param>,
     eps: f64,
-    form: Option<RmsForm>,
-    heads: u64,
+    rms: bool,
+    form: NormForm,
 }
 
 impl Normed {
     /// Over the last dim.
     pub fn run(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
-        match self.form {
-            Some(form) => cx.rms_norm_as(x, self.w, self.eps, form),
-            None => cx.layer_norm_by_head(x, self.w, self.b, self.eps, self.heads),
+        match self.rms {
+            true => cx.rms_norm_as(x, self.w, self.eps, self.form),
+            false => cx.layer_norm_as(x, self.w, self.b, self.eps, self.form),
         }
     }
     /// The same where there is one.
@@ -134,7 +157,18 @@ pub struct Declare<'a, 'u> {
     /// Deviation of matrices.
     pub std: f32,
     pub conv1d: bool,
-    linears: Vec<(&'static str, [u64; 2])>,
+    /// Ranks over which linear layers and heads are cut.
+    pub tp: u64,
+    linears: Vec<Registered>,
+}
+
+/// A linear layer that may get an adapter.
+struct Registered {
+    name: &'static str,
+    sizes: [u64; 2],
+    cut: Cut,
+    /// The sizes of fused parts of what it gives.
+    parts: Vec<u64>,
 }
 
 impl<'a, 'u> Declare<'a, 'u> {
@@ -143,38 +177,81 @@ impl<'a, 'u> Declare<'a, 'u> {
             u,
             std: std as f32,
             conv1d,
+            tp: 1,
             linears: vec![],
         }
     }
+    /// The same with linear layers and heads cut over so many ranks.
+    pub fn over(self, tp: u64) -> Self {
+        Declare { tp, ..self }
+    }
 
-    fn weight(&mut self, l: Linear, [input, output]: [u64; 2], std: f32) -> Param {
+    fn weight(&mut self, l: Linear, [input, output]: [u64; 2], std: f32, how: &Lies) -> Param {
         let shape = match self.conv1d {
             true => [input, output],
             false => [output, input],
         };
         let name = format!("{}.weight", l.name);
-        self.u.param(&name, &shape, Init::Normal(std))
+        let w = self.u.param(&name, &shape, Init::Normal(std));
+        // Inputs are the dim before outputs, or behind.
+        how.split(
+            self.u,
+            w,
+            [usize::from(!self.conv1d), usize::from(self.conv1d)],
+        )
     }
-    fn bias(&mut self, l: Linear, output: u64) -> Option<Param> {
+    fn bias(&mut self, l: Linear, output: u64, how: &Lies) -> Option<Param> {
         let name = format!("{}.bias", l.name);
-        l.bias.then(|| self.u.param(&name, &[output], Init::Zeros))
+        let b = l
+            .bias
+            .then(|| self.u.param(&name, &[output], Init::Zeros))?;
+        Some(match how.cut {
+            Cut::Columns => how.split(self.u, b, [0, 0]),
+            Cut::Not | Cut::Rows => b,
+        })
     }
-    fn registered(&mut self, l: Linear, sizes: [u64; 2]) -> usize {
-        self.linears.push((l.name, sizes));
+    fn registered(&mut self, l: Linear, sizes: [u64; 2], how: &Lies) -> usize {
+        self.linears.push(Registered {
+            name: l.name,
+            sizes,
+            cut: how.cut,
+            parts: how.parts.to_vec(),
+        });
         self.linears.len() - 1
     }
 
-    /// A linear layer `[input] -> [output]`.
-    pub fn linear(&mut self, l: Linear, sizes: [u64; 2], std: f32) -> Lin {
-        Lin {
-            w: self.weight(l, sizes, std),
-            b: self.bias(l, sizes[1]),
-            adapter: self.registered(l, sizes),
-            conv1d: self.conv1d,
+    /// How a layer lies where the model is cut.
+    fn lies<'p>(&self, cut: Cut, parts: &'p [u64]) -> Lies<'p> {
+        match self.tp {
+            1 => Lies::default(),
+            _ => Lies { cut, parts },
         }
     }
 
-    /// Linear layers over one input of width `input`, in one product where `together`.
+    /// A linear layer `[input] -> [output]` that every rank has all of.
+    pub fn linear(&mut self, l: Linear, sizes: [u64; 2], std: f32) -> Lin {
+        self.lin(l, sizes, std, &Lies::default())
+    }
+    /// One of which each rank gives a part of the outputs, of fused `parts` (their sizes) a part of each.
+    pub fn columns(&mut self, l: Linear, sizes: [u64; 2], std: f32, parts: &[u64]) -> Lin {
+        self.lin(l, sizes, std, &self.lies(Cut::Columns, parts))
+    }
+    /// One of which each rank takes a part of the inputs.
+    pub fn rows(&mut self, l: Linear, sizes: [u64; 2], std: f32) -> Lin {
+        self.lin(l, sizes, std, &self.lies(Cut::Rows, &[]))
+    }
+
+    fn lin(&mut self, l: Linear, sizes: [u64; 2], std: f32, how: &Lies) -> Lin {
+        Lin {
+            w: self.weight(l, sizes, std, how),
+            b: self.bias(l, sizes[1], how),
+            adapter: self.registered(l, sizes, how),
+            conv1d: self.conv1d,
+            cut: how.cut,
+        }
+    }
+
+    /// Linear layers over one input of width `input`, of whose outputs each rank gives a part; in one product where `together`.
     pub fn several(
         &mut self,
         all: &[Linear],
@@ -182,20 +259,22 @@ impl<'a, 'u> Declare<'a, 'u> {
         widths: &[u64],
         together: bool,
     ) -> Several {
-        let std = self.std;
+        let (std, tp) = (self.std, self.tp);
+        let how = &self.lies(Cut::Columns, &[]);
         let sized = || all.iter().zip(widths);
         // Weights end to end, then biases end to end, so that either set is one matrix.
         let ws: Vec<Param> = sized()
-            .map(|(l, w)| self.weight(*l, [input, *w], std))
+            .map(|(l, w)| self.weight(*l, [input, *w], std, how))
             .collect();
-        let bs: Vec<Option<Param>> = sized().map(|(l, w)| self.bias(*l, *w)).collect();
+        let bs: Vec<Option<Param>> = sized().map(|(l, w)| self.bias(*l, *w, how)).collect();
         let parts: Vec<Lin> = sized()
             .zip(ws.iter().zip(&bs))
             .map(|((l, width), (w, b))| Lin {
                 w: *w,
                 b: *b,
-                adapter: self.registered(*l, [input, *width]),
+                adapter: self.registered(*l, [input, *width], how),
                 conv1d: self.conv1d,
+                cut: how.cut,
             })
             .collect();
         match together {
@@ -203,7 +282,7 @@ impl<'a, 'u> Declare<'a, 'u> {
                 parts,
                 ws,
                 bs: bs.into_iter().flatten().collect(),
-                widths: widths.to_vec(),
+                widths: widths.iter().map(|w| w / tp).collect(),
             },
             false => Several::Apart(parts),
         }
@@ -217,27 +296,33 @@ impl<'a, 'u> Declare<'a, 'u> {
         let layer = matches!(n.kind, NormKind::Layer | NormKind::LayerNoBias);
         let bias = n.kind == NormKind::Layer;
         let b = format!("{}.bias", n.name);
-        let form = RmsForm {
-            unit_offset: plus_one,
-            heads,
-        };
         Normed {
             w,
             b: bias.then(|| self.u.param(&b, &[width], Init::Zeros)),
             eps: n.eps,
-            form: (!layer).then_some(form),
-            heads,
+            rms: !layer,
+            form: NormForm {
+                unit_offset: plus_one,
+                heads,
+                over: None,
+            },
         }
     }
 
-    /// A norm of queries or keys of so many heads of a width.
+    /// A norm of queries or keys of so many heads of a width, of which each rank has a part.
     pub fn head_norm(&mut self, n: &Norm, over: Over, [heads, width]: [u64; 2]) -> HeadNormed {
+        let own = heads / self.tp;
         let ws = match over {
             Over::All => return HeadNormed::Shared(self.norm(n, heads * width, 1)),
-            Over::Head => return HeadNormed::Shared(self.norm(n, width, heads)),
+            Over::Head => {
+                let mut norm = self.norm(n, width, own);
+                norm.form.over = (self.tp > 1).then_some(Axis::Tp);
+                return HeadNormed::Shared(norm);
+            }
             Over::Rows => {
                 let name = format!("{}.weight", n.name);
-                vec![self.u.param(&name, &[heads, width], Init::Ones)]
+                let w = self.u.param(&name, &[heads, width], Init::Ones);
+                vec![self.of_heads(w, 0)]
             }
             Over::Apart => (0..heads)
                 .map(|h| format!("{}.norms.{h}.weight", n.name))
@@ -245,7 +330,14 @@ impl<'a, 'u> Declare<'a, 'u> {
                 .collect(),
         };
         let eps = n.eps;
+        let heads = own;
         HeadNormed::Own { ws, heads, eps }
+    }
+
+    /// A parameter of which a dim counts heads.
+    pub fn of_heads(&mut self, p: Param, dim: usize) -> Param {
+        let how = self.lies(Cut::Columns, &[]);
+        how.split(self.u, p, [dim; 2])
     }
 
     /// A parameter that the file has and nothing here computes with: it stays as it is.
@@ -261,7 +353,13 @@ impl<'a, 'u> Declare<'a, 'u> {
     /// The unit again, and the adapters of the linear layers in their order.
     pub fn adapters(self, all: &mut Adapters) -> (&'a mut Unit<'u>, Vec<Option<Adapter>>) {
         let (u, linears) = (self.u, self.linears);
-        let mut one = |(name, sizes)| all.layer(u, name, sizes);
+        let mut one = |l: Registered| {
+            let how = Lies {
+                cut: l.cut,
+                parts: &l.parts,
+            };
+            all.layer(u, l.name, l.sizes, &how)
+        };
         let adapters = linears.into_iter().map(&mut one).collect();
         (u, adapters)
     }

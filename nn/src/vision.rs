@@ -40,7 +40,7 @@ pub fn declare(b: &mut Builder, m: &Model, v: &Vision, all: &mut Adapters) {
         let norm = Declare::new(u, tower.init.std, false).norm(&v.norm, width, 1);
         Patches { tables, norm }
     });
-    layer::layers(b, tower, all);
+    layer::layers(b, tower, all, 1);
     // A unit of their own, so that nothing of them has room for a gradient.
     b.unit_named("vision_rest", "", |u| {
         let mut d = Declare::new(u, tower.init.std, false);

@@ -7,7 +7,7 @@ use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionExtras, AttentionSpec};
 use crate::ops::distill::Distillation;
 use crate::ops::embedding::Lookup;
-use crate::ops::norm::RmsForm;
+use crate::ops::norm::NormForm;
 use crate::ops::pointwise::Pointwise;
 use crate::ops::{self, OpNode};
 use crate::spmd::Check;
@@ -151,9 +151,10 @@ impl<'a> Cx<'a> {
             c.vals[out.0 as usize] = ty;
         }
     }
-    /// Number of the op being recorded: part of the key of its randomness.
+    /// Number of the op being recorded: part of the key of its randomness, and so without the ops that only a split model has.
     pub(crate) fn op_index(&self) -> u32 {
-        self.tape.nodes.len() as u32
+        let all = self.tape.nodes.iter();
+        all.filter(|n| !n.is_of_splits()).count() as u32
     }
 
     // ---- the ops, one line each; see the file of the same name under `ops`
@@ -200,18 +201,18 @@ impl<'a> Cx<'a> {
     }
     /// Layer norm over the last dim.
     pub fn layer_norm(&mut self, x: Var, w: Param, b: Option<Param>, eps: f64) -> Result<Var> {
-        ops::norm::layer_norm(self, x, w, b, eps, 1)
+        ops::norm::layer_norm(self, x, w, b, eps, NormForm::default())
     }
-    /// Layer norm over each of `heads` heads of the last dim, with one scale and shift of a head's width.
-    pub fn layer_norm_by_head(
+    /// The same over each head of the last dim, with one scale and shift of a head's width.
+    pub fn layer_norm_as(
         &mut self,
         x: Var,
         w: Param,
         b: Option<Param>,
         eps: f64,
-        heads: u64,
+        form: NormForm,
     ) -> Result<Var> {
-        ops::norm::layer_norm(self, x, w, b, eps, heads)
+        ops::norm::layer_norm(self, x, w, b, eps, form)
     }
     /// The same without a shift, with a scale of each head's own: one parameter `[heads, width]`, or one a head.
     pub fn head_norm(&mut self, x: Var, ws: &[Param], eps: f64, heads: u64) -> Result<Var> {
@@ -219,10 +220,10 @@ impl<'a> Cx<'a> {
     }
     /// RMS norm over the last dim.
     pub fn rms_norm(&mut self, x: Var, w: Param, eps: f64) -> Result<Var> {
-        ops::norm::rms_norm(self, x, w, eps, RmsForm::default())
+        ops::norm::rms_norm(self, x, w, eps, NormForm::default())
     }
     /// The same scaled by `1 + w`, or over each head.
-    pub fn rms_norm_as(&mut self, x: Var, w: Param, eps: f64, form: RmsForm) -> Result<Var> {
+    pub fn rms_norm_as(&mut self, x: Var, w: Param, eps: f64, form: NormForm) -> Result<Var> {
         ops::norm::rms_norm(self, x, w, eps, form)
     }
     /// A pointwise function of one value or two, in one launch each way.
@@ -307,7 +308,7 @@ impl<'a> Cx<'a> {
     pub fn enter(&mut self, x: Var, on: Axis) -> Result<Var> {
         ops::comm::enter(self, x, on)
     }
-    /// P -> I by an all-reduce; backward is the identity.
+    /// P -> I by an all-reduce; backward is the identity. `x` must not be used afterwards.
     pub fn reduce(&mut self, x: Var, on: Axis) -> Result<Var> {
         ops::comm::reduce(self, x, on)
     }

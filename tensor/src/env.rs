@@ -81,6 +81,8 @@ impl Batch {
 pub trait Groups {
     /// Ranks along `axis`.
     fn size(&self, axis: Axis) -> u32;
+    /// Which of them this is.
+    fn at(&self, axis: Axis) -> u32;
     /// Sums `t` over `axis` in place, in stream order.
     fn all_reduce(&self, run: &Run<'_>, axis: Axis, t: &Tensor) -> Result<()>;
 }
@@ -90,6 +92,9 @@ pub struct NoGroups;
 impl Groups for NoGroups {
     fn size(&self, _: Axis) -> u32 {
         1
+    }
+    fn at(&self, _: Axis) -> u32 {
+        0
     }
     fn all_reduce(&self, _: &Run<'_>, _: Axis, _: &Tensor) -> Result<()> {
         Ok(())

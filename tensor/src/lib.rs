@@ -23,6 +23,7 @@ mod tape;
 mod tensor;
 
 pub use block::{Block, Flow, Function, Keep};
+pub use crossweave_mesh::Axis;
 pub use crossweave_program::{Ex, Prog, Shape};
 pub use cx::Cx;
 pub use decompose::Decompositions;
@@ -32,8 +33,8 @@ pub use ops::activation::Activation;
 pub use ops::attention::{AttentionExtras, AttentionSpec};
 pub use ops::distill::Distillation;
 pub use ops::embedding::Lookup;
-pub use ops::linear::linear_scaled;
-pub use ops::norm::RmsForm;
+pub use ops::linear::{linear_scaled, linear_summand};
+pub use ops::norm::NormForm;
 pub use ops::pointwise::Pointwise;
 pub use param::{
     Builder, Group, Images, Init, Param, ParamDecl, Pieces, Split, Unit, UnitDecl, place_on,

@@ -542,6 +542,9 @@ impl Groups for Twins {
     fn size(&self, axis: Axis) -> u32 {
         if axis == Axis::Tp { 2 } else { 1 }
     }
+    fn at(&self, _: Axis) -> u32 {
+        0
+    }
     fn all_reduce(&self, run: &Run<'_>, _: Axis, t: &Tensor) -> Result<()> {
         let k = op::KindParams {
             kind: op::binary::ADD,

@@ -172,7 +172,7 @@ fn count(job: &Rehearsal, ranks: u64) -> Result<Counts> {
     let stages = mesh.pp.max(1);
     let first = job.resolved.mesh.place(0);
     let spec = rank_spec(&job.resolved, first, job.seq);
-    let units = crate::train::units(&job.source, &job.resolved)?;
+    let units = crate::train::units(&job.source, &job.resolved, &first)?;
     let dry = dry_run(&bare.open(0)?, &units, spec.compute, spec.batch, job.seq)?;
     let cut = crate::stages::of(&job.resolved, &units, &dry, None)?;
     let mut all = Counts::default();
@@ -188,7 +188,7 @@ fn count(job: &Rehearsal, ranks: u64) -> Result<Counts> {
             pipeline: cut.clone(),
             ..with_offload(spec.clone(), &job.resolved, &null, true)
         };
-        let units = crate::train::units(&job.source, &job.resolved)?;
+        let units = crate::train::units(&job.source, &job.resolved, &first)?;
         let mut trainer = Trainer::new(&null, units, spec, &dry, &Nobody)?;
         // The first step may differ: it gathers what later ones find gathered. The third shows what every later one does.
         let mut before = Counts::default();

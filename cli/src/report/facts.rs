@@ -264,8 +264,16 @@ fn layout(l: &Value) -> Option<String> {
     let ranks = number(l, &["ranks"])?;
     let n = |key: &str| number(l, &[key]);
     let mut out = format!("{ranks} rank{}", if ranks == 1 { "" } else { "s" });
-    if let (Some(data), Some(stages)) = (n("data_parallel"), n("pipeline").filter(|s| *s > 1)) {
-        out += &format!(" = {data} data-parallel x {stages} pipeline stages");
+    let tensor = n("tensor_parallel").filter(|t| *t > 1);
+    let stages = n("pipeline").filter(|s| *s > 1);
+    if let (Some(data), true) = (n("data_parallel"), tensor.or(stages).is_some()) {
+        out += &format!(" = {data} data-parallel");
+    }
+    if let Some(tensor) = tensor {
+        out += &format!(" x {tensor} tensor-parallel");
+    }
+    if let Some(stages) = stages {
+        out += &format!(" x {stages} pipeline stages");
     }
     if let Some(stage) = n("zero_stage").filter(|s| *s > 0) {
         out += &format!(", ZeRO stage {stage}");

@@ -261,7 +261,7 @@ fn speed(job: &Job, rank: u32, mut arrivals: Arrivals<'_>) -> Result<()> {
 
 /// A rank alone with the model's ends and two layers, and any tokens.
 fn ready(job: &Job, rank: u32) -> Result<(Trainer, Vec<i32>)> {
-    let units = short(super::units(&job.source, &job.resolved)?);
+    let units = short(super::units(&job.source, &job.resolved, &Place::alone())?);
     let null = crate::backend::open_linked("null", &job.host)?.open(0)?;
     let batch = job.resolved.batch.micro;
     let spec = RankSpec {

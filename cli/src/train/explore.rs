@@ -150,7 +150,7 @@ fn differs(first: &Played<Vec<Mark>>, other: &Played<Vec<Mark>>) -> Option<Strin
 /// One rank's steps, and what they gave.
 fn steps(job: &Job, rank: &Rank) -> Result<Vec<Mark>> {
     let r = rank.rank();
-    let units = super::units(&job.source, &job.resolved)?;
+    let units = super::units(&job.source, &job.resolved, &job.place(r))?;
     let mut trainer = Trainer::new(rank.device(), units, job.rank_spec(r), job.dry(r), rank)?;
     prepare(job, r, &mut trainer);
     job.source.start(&mut trainer)?;

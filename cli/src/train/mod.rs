@@ -23,11 +23,13 @@ pub mod resume;
 pub mod save;
 mod saves;
 mod setup;
+mod shared_layers;
 mod specs;
 mod split;
 mod table;
 mod threads;
 mod trace;
+mod units;
 
 use crate::args::TrainArgs;
 use crate::error::{CliError, HOST_ROOM, Result};
@@ -42,12 +44,13 @@ use gate::Shared;
 pub use offload::with_offload;
 use serde::{Deserialize, Serialize};
 use setup::Job;
-pub use setup::{rank_spec, units};
+pub use setup::rank_spec;
 pub use split::StepTime;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+pub use units::units;
 
 /// Runs the command.
 ///
@@ -73,6 +76,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
         p.agree(&job.out, &job.resolved)?;
         job.rendezvous(p)?;
     }
+    shared_layers::check(&job)?;
     job.balance(processes)?;
     let job = Arc::new(job);
     let first = processes.is_none_or(Processes::first);

@@ -31,7 +31,7 @@ fn stage(job: &Job, stage: u32) -> Result<Value> {
         islands: None,
         ..with_offload(job.rank_spec(first), &job.resolved, &null, true)
     };
-    let units = super::units(&job.source, &job.resolved)?;
+    let units = super::units(&job.source, &job.resolved, &job.place(first))?;
     let mut trainer = Trainer::new(&null, units, spec, job.dry(first), &Nobody)?;
     let memory = predict(&mut trainer)?.steady;
     let tags: Map<String, Value> = memory

@@ -97,7 +97,7 @@ fn begin<'a>(
     };
     let mut trainer = Trainer::new(
         &device,
-        super::units(&job.source, &job.resolved)?,
+        super::units(&job.source, &job.resolved, &job.place(rank))?,
         with_offload(spec, &job.resolved, &host, false),
         job.dry(rank),
         &boot,

@@ -170,6 +170,9 @@ fn session(job: &Job) -> Value {
         "accumulation": r.batch.accumulation,
         "seq_len": job.tokens_per_row(),
     });
+    if job.tensor_ranks() > 1 {
+        layout["tensor_parallel"] = job.tensor_ranks().into();
+    }
     let away = |o: Option<&str>| o.is_some_and(|d| d != "none");
     let mut offload = vec![];
     if away(zero.offload_optimizer.as_ref().map(|o| o.device.as_str())) {

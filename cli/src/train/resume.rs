@@ -41,7 +41,7 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 42] = [
+const FREE: [&str; 43] = [
     "collectives",
     "checkpoint",
     "run.dtype",
@@ -71,6 +71,7 @@ const FREE: [&str; 42] = [
     "mesh.pp",
     "mesh.pp_schedule",
     "mesh.pp_layers",
+    "mesh.tp",
     "mesh.order",
     "steps_per_print",
     "wall_clock_breakdown",
@@ -298,7 +299,8 @@ impl RanksOf for crossweave_config::Batch {
     fn ranks_of(&self, settings: &Value) -> u64 {
         let axis = |name: &str| settings["mesh"][name].as_u64();
         let data = axis("dp").unwrap_or(self.ranks);
-        data.saturating_mul(axis("pp").unwrap_or(1).max(1))
+        let others = ["pp", "tp"].map(|a| axis(a).unwrap_or(1).max(1));
+        others.into_iter().fold(data, u64::saturating_mul)
     }
 }
 

@@ -50,6 +50,9 @@ pub fn write_ledgers(job: &Job, ledgers: &[RankEnd]) -> Result<()> {
         let units: Vec<[u32; 2]> = s.stages.iter().map(|r| [r.start, r.end]).collect();
         ledger["pipeline"] = json!({"units": units, "data_parallel_ranks": job.data_ranks(), "schedule": s.order.name()});
     }
+    if job.tensor_ranks() > 1 {
+        ledger["tensor_parallel"] = job.tensor_ranks().into();
+    }
     if job.computes.len() > 1 {
         ledger["backends"] = json!(job.computes);
     }

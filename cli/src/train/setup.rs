@@ -9,6 +9,7 @@ use super::record::{Machine, Origin};
 use super::resume::{self, Resume};
 use super::specs::{precision, zero_spec};
 use super::trace::TraceSpec;
+use super::units::units;
 use crate::args::TrainArgs;
 use crate::backend;
 use crate::error::{CliError, Result};
@@ -21,12 +22,11 @@ use crossweave_config::{
     self as config, Config, Data, Dtype, Epoch, Given, Model, ReduceOrder, Resolved,
 };
 use crossweave_data::{BatchShape, Batches, Columns, Corpus, DataSpec, Pass, Remark};
-use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Recompute, assign, dry_run, plan_for};
+use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Recompute, dry_run, plan_for};
 use crossweave_hal::abi::{CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout, op};
 use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest, Plugin};
 use crossweave_mesh::{Axis, IslandOrder, Islands, Place};
-use crossweave_nn::still;
-use crossweave_tensor::{Decompositions, UnitDecl};
+use crossweave_tensor::Decompositions;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -295,7 +295,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     };
     let null = backend::open_linked("null", &host)?.open(0)?;
     let compute = compute_type(resolved.dtype);
-    let units = units(&source, &resolved)?;
+    let units = units(&source, &resolved, &resolved.mesh.place(0))?;
     let dry = dry_run(&null, &units, compute, resolved.batch.micro, seq_len)?;
     let stages = stages::of(&resolved, &units, &dry, None)?;
     let order = order(&resolved);
@@ -490,7 +490,7 @@ impl Job {
             return Ok(());
         };
         let null = backend::open_linked("null", &self.host)?.open(0)?;
-        let units = units(&self.source, &self.resolved)?;
+        let units = units(&self.source, &self.resolved, &self.place(0))?;
         for n in &rows {
             if self.dry.iter().all(|d| d.shape.0 != *n) {
                 let compute = compute_type(self.resolved.dtype);
@@ -521,7 +521,7 @@ impl Job {
         let Some(speeds) = balance::of_stages(self, processes)? else {
             return Ok(());
         };
-        let units = units(&self.source, &self.resolved)?;
+        let units = units(&self.source, &self.resolved, &self.place(0))?;
         let cut = stages::of(&self.resolved, &units, &self.dry[0], Some(&speeds))?;
         if let Some(cut) = cut
             .as_ref()
@@ -548,6 +548,10 @@ impl Job {
     /// Data-parallel ranks: of each stage, where there are stages.
     pub fn data_ranks(&self) -> u32 {
         self.place(0).length(Axis::Dp)
+    }
+    /// Ranks over which each layer is cut.
+    pub fn tensor_ranks(&self) -> u32 {
+        self.place(0).length(Axis::Tp)
     }
 
     /// Where a rank stands.
@@ -656,17 +660,6 @@ impl Job {
         let tokenizer = self.corpus.tokenizer();
         self.source.hf_config(tokenizer.and_then(|t| t.eod()))
     }
-}
-
-/// The model's units, with what the config freezes marked.
-///
-/// # Errors
-/// A parameter group that matches nothing.
-pub fn units(source: &Source, r: &Resolved) -> Result<Vec<UnitDecl>> {
-    let mut units = source.units();
-    assign(&mut units, &optimizer::groups(&r.settings))?;
-    still(source.spec.model(), &mut units);
-    Ok(units)
 }
 
 /// The engine's form of a resolved config, for one rank.

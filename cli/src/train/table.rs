@@ -117,7 +117,7 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
         ));
     }
     if let Some(s) = &job.stages {
-        let data = job.data_ranks();
+        let data = job.data_ranks() * job.tensor_ranks();
         rows.push((
             "pipeline",
             format!(
@@ -127,6 +127,14 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
                 crate::stages::in_words(s)
             ),
         ));
+    }
+    if job.tensor_ranks() > 1 {
+        let line = format!(
+            "each layer over {} ranks, {} of these groups",
+            job.tensor_ranks(),
+            job.data_ranks()
+        );
+        rows.push(("tensor", line));
     }
     let reductions = crate::reductions::of_run(&job.rank_spec(0), &job.dry(0).units);
     rows.extend(reductions.map(|line| ("gradients", line)));

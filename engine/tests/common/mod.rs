@@ -204,7 +204,32 @@ impl Declares for ModelSpec {
 
 impl Declares for (ModelSpec, Lora) {
     fn declare(&self) -> Vec<UnitDecl> {
-        self.1.units(&self.0).unwrap()
+        self.1.units(&self.0, 1).unwrap()
+    }
+}
+
+/// A model whose layers are cut over so many ranks, with adapters or without.
+pub struct Cut(pub ModelSpec, pub Option<Lora>, pub u32);
+
+impl Declares for Cut {
+    fn declare(&self) -> Vec<UnitDecl> {
+        let Cut(model, lora, tp) = self;
+        let tp = u64::from(*tp);
+        crossweave_nn::split::check(model.model(), lora.as_ref().map_or(0.0, |l| l.dropout), tp)
+            .unwrap();
+        match lora {
+            Some(l) => l.units(model, tp).unwrap(),
+            None => crossweave_nn::units_over(model.model(), tp),
+        }
+    }
+}
+
+/// A job of so many ranks over which its layers are cut, for each data-parallel rank of `s`.
+pub fn cut_over(s: RankSpec, tp: u32) -> RankSpec {
+    let mesh = [(Axis::Dp, s.data_ranks()), (Axis::Tp, tp)];
+    RankSpec {
+        place: Place::on(&mesh, 0).unwrap(),
+        ..s
     }
 }
 

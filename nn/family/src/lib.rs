@@ -11,6 +11,7 @@ mod families;
 pub mod keys;
 pub mod rope;
 mod spec;
+pub mod split;
 
 pub use families::{COMPOSED, FAMILIES};
 pub use keys::{Config, ConfigError, Fresh, Key, Kind};

@@ -11,6 +11,7 @@ use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
+use crossweave_mesh::Axis;
 
 /// How heads lie and what is masked.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -29,6 +30,8 @@ pub struct AttentionSpec {
     pub cap: f64,
     /// Fraction of the weights that are zeroed in training; the rest is scaled.
     pub dropout: f64,
+    /// These heads are some of a layer's: each rank along this axis has as many.
+    pub split: Option<Axis>,
 }
 
 /// What is added to the scores.
@@ -82,13 +85,37 @@ pub(crate) struct Node {
 
 /// The key of the mask of dropped weights, by their places in the global batch: `[sequence, head, query, key]`, each query's keys a whole
 /// number of philox blocks.
-fn key(env: &Env<'_>, op_index: u32, [heads, queries, keys]: [u64; 3]) -> op::PhiloxDyn {
-    op::PhiloxDyn {
+///
+/// The launches that it takes, by the rows of each: one, but where other ranks have the other heads, and so the places between two
+/// sequences.
+fn keys(
+    env: &Env<'_>,
+    spec: &AttentionSpec,
+    op_index: u32,
+    [rows, queries, keys]: [u64; 3],
+) -> Vec<([u64; 2], op::PhiloxDyn)> {
+    let [ranks, at] = match spec.split.filter(|_| spec.dropout > 0.0 && env.training) {
+        Some(axis) => [env.groups.size(axis), env.groups.at(axis)].map(u64::from),
+        None => [1, 0],
+    };
+    let key = |row: u64| op::PhiloxDyn {
         seed: env.key.seed,
         stream: env.key.stream(op_index),
-        offset: env.key.first_sequence * heads * queries * keys.div_ceil(4),
+        offset: ((env.key.first_sequence + row) * ranks + at)
+            * spec.heads
+            * queries
+            * keys.div_ceil(4),
         ..Default::default()
+    };
+    match ranks {
+        1 => vec![([0, rows], key(0))],
+        _ => (0..rows).map(|row| ([row, 1], key(row))).collect(),
     }
+}
+
+/// So many rows of an operand, from one on.
+fn of_rows(t: Option<&Tensor>, [from, rows]: [u64; 2]) -> Option<Tensor> {
+    t.map(|t| t.narrow(0, from, rows))
 }
 
 /// Whether the operands fit.
@@ -170,14 +197,16 @@ pub(crate) fn forward(
     let [o1, lse1, q1, k1, v1] = ops;
     if ext {
         let params = spec.ext_params(cx.env);
-        let key = key(cx.env, op_index, [h, d[1], e[1]]);
-        let ops = [o1, lse1, q1, k1, v1, bias, sinks, cu, None];
-        run.launch(
-            op::ATTENTION_EXT_FWD,
-            &ops,
-            params.as_bytes(),
-            key.as_bytes(),
-        )?;
+        for (rows, key) in keys(cx.env, &spec, op_index, [d[0], d[1], e[1]]) {
+            let [o1, lse1, q1, k1, v1, cu] = [o1, lse1, q1, k1, v1, cu].map(|t| of_rows(t, rows));
+            let [o1, lse1, q1, k1, v1, cu] = [&o1, &lse1, &q1, &k1, &v1, &cu].map(Option::as_ref);
+            run.launch(
+                op::ATTENTION_EXT_FWD,
+                &[o1, lse1, q1, k1, v1, bias, sinks, cu, None],
+                params.as_bytes(),
+                key.as_bytes(),
+            )?;
+        }
     } else if cu.is_some() {
         let ops = [o1, lse1, q1, k1, v1, cu];
         run.launch(
@@ -284,34 +313,24 @@ impl Node {
             None => None,
         };
         let params = self.spec.ext_params(env);
-        let (q, k) = (ops[5], ops[6]);
-        let length = |t: Option<&Tensor>| t.map_or(0, |t| t.shape().dims()[1]);
-        let key = key(env, self.op_index, [self.spec.heads, length(q), length(k)]);
-        let [dq, dk, dv, dy, o, q, k, v, lse] = *ops;
+        let dim = |t: Option<&Tensor>, d: usize| t.map_or(0, |t| t.shape().dims()[d]);
+        let sizes = [dim(ops[5], 0), dim(ops[5], 1), dim(ops[6], 1)];
         let sinks = sinks.map(|p| &env.params[p]);
-        let all = [
-            dq,
-            dk,
-            dv,
-            dbias.as_ref(),
-            dsinks.as_ref(),
-            dy,
-            o,
-            q,
-            k,
-            v,
-            lse,
-            bias,
-            sinks,
-            cu,
-            None,
-        ];
-        env.run.launch(
-            op::ATTENTION_EXT_BWD,
-            &all,
-            params.as_bytes(),
-            key.as_bytes(),
-        )?;
+        for (rows, key) in keys(env, &self.spec, self.op_index, sizes) {
+            let each = ops.map(|t| of_rows(t, rows));
+            let [dq, dk, dv, dy, o, q, k, v, lse] = each.each_ref().map(Option::as_ref);
+            let cu = of_rows(cu, rows);
+            let (dbias, dsinks, cu) = (dbias.as_ref(), dsinks.as_ref(), cu.as_ref());
+            let all = [
+                dq, dk, dv, dbias, dsinks, dy, o, q, k, v, lse, bias, sinks, cu, None,
+            ];
+            env.run.launch(
+                op::ATTENTION_EXT_BWD,
+                &all,
+                params.as_bytes(),
+                key.as_bytes(),
+            )?;
+        }
         if let (Some(p), Some(d)) = (wanted, &dsinks) {
             let (grad, add) = env.grads.slot(p)?;
             let params = op::AxpbyParams {

@@ -46,10 +46,16 @@ pub(crate) fn enter(cx: &mut Cx<'_>, x: Var, axis: Axis) -> Result<Var> {
 }
 
 pub(crate) fn reduce(cx: &mut Cx<'_>, x: Var, axis: Axis) -> Result<Var> {
-    let y = if cx.env.groups.size(axis) == 1 {
-        cx.val(x)?.clone()
-    } else {
-        summed(cx.env, cx.val(x)?, axis)?
+    let partial = cx.val(x)?.clone();
+    // No backward reads the summands, so their memory takes the sum.
+    let free = cx.env.groups.size(axis) > 1 && partial.is_dense() && cx.spoil(x, "reduce");
+    let y = match (cx.env.groups.size(axis), free) {
+        (1, _) => partial,
+        (_, true) => {
+            cx.env.groups.all_reduce(cx.env.run, axis, &partial)?;
+            partial
+        }
+        (_, false) => summed(cx.env, &partial, axis)?,
     };
     let said = collective(axis, y.numel());
     let node = cx.next_node();
@@ -68,6 +74,9 @@ impl Node {
             return Ok(());
         };
         let dx = if b.env.groups.size(self.axis) == 1 {
+            dy
+        } else if dy.is_unique() && dy.is_dense() {
+            b.env.groups.all_reduce(b.env.run, self.axis, &dy)?;
             dy
         } else {
             summed(b.env, &dy, self.axis)?

@@ -7,6 +7,7 @@ use crate::error::{Result, shape_error};
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Env, Param, Tensor};
 use crossweave_hal::abi::op;
+use crossweave_mesh::Axis;
 
 pub(crate) struct Node {
     pub x: Var,
@@ -23,6 +24,8 @@ pub(crate) struct Form {
     pub conv1d: bool,
     /// Factor of the product; 0 stands for 1, as in the op's own parameters.
     pub alpha: f64,
+    /// What it gives is a summand of each rank along this axis: the first of them adds the bias, of which every one has the whole gradient.
+    pub summed: Option<Axis>,
 }
 
 impl Form {
@@ -131,8 +134,30 @@ fn parts(env: &Env<'_>, w: &[Param], b: &[Param], conv1d: bool) -> Result<Vec<Pa
 /// # Errors
 /// Shapes that do not fit; the device.
 pub fn linear_scaled(cx: &mut Cx<'_>, x: Var, w: Param, alpha: f64) -> Result<Var> {
-    let conv1d = false;
-    forward(cx, x, &[w], &[], Form { conv1d, alpha })
+    let form = Form {
+        alpha,
+        ..Form::default()
+    };
+    forward(cx, x, &[w], &[], form)
+}
+
+/// This rank's summand of `y = x W^T + b` (of `y = x W + b` for `conv1d`), where the inputs are cut over an axis.
+///
+/// # Errors
+/// Shapes that do not fit; the device.
+pub fn linear_summand(
+    cx: &mut Cx<'_>,
+    x: Var,
+    (w, b): (Param, Option<Param>),
+    conv1d: bool,
+    axis: Axis,
+) -> Result<Var> {
+    let form = Form {
+        conv1d,
+        summed: Some(axis),
+        ..Form::default()
+    };
+    forward(cx, x, &[w], b.as_slice(), form)
 }
 
 pub(crate) fn forward(
@@ -151,7 +176,8 @@ pub(crate) fn forward(
         ));
     }
     let xv = cx.val(x)?;
-    let parts = parts(cx.env, w, b, conv1d)?;
+    let first = form.summed.is_none_or(|axis| cx.env.groups.at(axis) == 0);
+    let parts = parts(cx.env, w, if first { b } else { &[] }, conv1d)?;
     let n = parts.iter().map(|p| p.width).sum();
     let y = cx.env.run.empty(xv.shape().with_last(n), xv.dtype())?;
     let (x2, y2) = (xv.rows(), y.rows());
@@ -282,16 +308,6 @@ impl Node {
     }
 
     fn bias_grads(&self, env: &Env<'_>, dy2: &Tensor) -> Result<()> {
-        let sum = |db: &Tensor, dy: &Tensor, add: bool| {
-            let p = op::ReduceParams {
-                kind: op::reduce::SUM,
-                axes: 1,
-                flags: if add { op::FLAG_ACCUM } else { 0 },
-                ..Default::default()
-            };
-            let o = [Some(db), Some(dy)];
-            env.run.launch(op::REDUCE, &o, p.as_bytes(), &[])
-        };
         let wanted = |p: &Param| env.grads.wants(p.0 as usize);
         if self.b.iter().all(wanted) && !self.b.is_empty() {
             let views: Vec<&Tensor> = self
@@ -304,18 +320,37 @@ impl Node {
                 for p in &self.b {
                     add = env.grads.slot(p.0 as usize)?.1;
                 }
-                return sum(&db.view([1, db.numel()]), dy2, add);
+                return rows_into(env, &db, dy2, add);
             }
         }
         let mut at = 0;
         for p in &self.b {
             let width = env.params[p.0 as usize].numel();
-            if wanted(p) {
-                let (db, add) = env.grads.slot(p.0 as usize)?;
-                sum(&db.view([1, width]), &dy2.narrow(1, at, width), add)?;
-            }
+            bias_grad(env, *p, &dy2.narrow(1, at, width))?;
             at += width;
         }
         Ok(())
     }
+}
+
+/// The sum of the rows of `dy`, into a bias's gradient.
+fn rows_into(env: &Env<'_>, db: &Tensor, dy: &Tensor, add: bool) -> Result<()> {
+    let p = op::ReduceParams {
+        kind: op::reduce::SUM,
+        axes: 1,
+        flags: if add { op::FLAG_ACCUM } else { 0 },
+        ..Default::default()
+    };
+    let o = [Some(&db.view([1, db.numel()])), Some(dy)];
+    env.run.launch(op::REDUCE, &o, p.as_bytes(), &[])
+}
+
+/// A bias's gradient from that of the rows it was added to.
+fn bias_grad(env: &Env<'_>, bias: Param, dy: &Tensor) -> Result<()> {
+    let p = bias.0 as usize;
+    if !env.grads.wants(p) {
+        return Ok(());
+    }
+    let (db, add) = env.grads.slot(p)?;
+    rows_into(env, db, dy, add)
 }

@@ -77,6 +77,11 @@ impl OpNode {
         }
     }
 
+    /// Is it there only where a model is split over ranks?
+    pub fn is_of_splits(&self) -> bool {
+        matches!(self, OpNode::Enter(_) | OpNode::Reduce(_))
+    }
+
     /// Values read.
     pub fn inputs(&self) -> Vec<Var> {
         match self {

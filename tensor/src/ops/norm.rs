@@ -3,26 +3,31 @@
 use super::OpNode;
 use crate::env::Env;
 use crate::error::{Result, shape_error};
+use crate::spmd::Said;
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
+use crossweave_mesh::Axis;
 use crossweave_program::Prog;
 
-/// An RMS norm that is not plain.
+/// A norm that is not plain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RmsForm {
-    /// The scale is `1 + w` (Gemma).
+pub struct NormForm {
+    /// The scale of an RMS norm is `1 + w` (Gemma).
     pub unit_offset: bool,
     /// The last dim is so many heads, each normed by itself with one `w` of a head's width.
     pub heads: u64,
+    /// Every rank along this axis has other heads and the same `w`: its gradient is the sum of theirs.
+    pub over: Option<Axis>,
 }
 
-impl Default for RmsForm {
+impl Default for NormForm {
     fn default() -> Self {
-        RmsForm {
+        NormForm {
             unit_offset: false,
             heads: 1,
+            over: None,
         }
     }
 }
@@ -36,7 +41,7 @@ pub(crate) struct Node {
     /// RMS norm has no mean.
     mean: Option<Tensor>,
     rstd: Tensor,
-    form: RmsForm,
+    form: NormForm,
 }
 
 fn checked<'a>(
@@ -65,20 +70,16 @@ pub(crate) fn layer_norm(
     w: Param,
     b: Option<Param>,
     eps: f64,
-    heads: u64,
+    form: NormForm,
 ) -> Result<Var> {
-    let (xv, ..) = checked(cx, "layer_norm", x, w, b, heads)?;
-    let rows = xv.shape().rows() * heads;
+    let (xv, ..) = checked(cx, "layer_norm", x, w, b, form.heads)?;
+    let rows = xv.shape().rows() * form.heads;
     let mean = cx.env.run.empty([rows], DType::F32)?;
     let rstd = cx.env.run.empty([rows], DType::F32)?;
-    let form = RmsForm {
-        heads,
-        ..RmsForm::default()
-    };
     record(cx, x, xv, w, b, eps, Some(mean), rstd, form, "layer_norm")
 }
 
-pub(crate) fn rms_norm(cx: &mut Cx<'_>, x: Var, w: Param, eps: f64, form: RmsForm) -> Result<Var> {
+pub(crate) fn rms_norm(cx: &mut Cx<'_>, x: Var, w: Param, eps: f64, form: NormForm) -> Result<Var> {
     let (xv, ..) = checked(cx, "rms_norm", x, w, None, form.heads)?;
     let rows = xv.shape().rows() * form.heads;
     let rstd = cx.env.run.empty([rows], DType::F32)?;
@@ -95,7 +96,7 @@ fn record(
     eps: f64,
     mean: Option<Tensor>,
     rstd: Tensor,
-    form: RmsForm,
+    form: NormForm,
     name: &str,
 ) -> Result<Var> {
     let mut n = Node {
@@ -113,7 +114,18 @@ fn record(
     n.out = cx.push_val(y, node, Origin::Own, true);
     cx.save(x);
     let out = n.out;
-    cx.typed(out, |c| c.same(name, &[c.vals[x.0 as usize]], false));
+    let elements = cx.param(w)?.numel();
+    cx.typed(out, |c| {
+        for _ in 0..if form.over.is_some() {
+            1 + u8::from(b.is_some())
+        } else {
+            0
+        } {
+            c.said
+                .extend(form.over.map(|axis| said_of_scale(axis, elements)));
+        }
+        c.same(name, &[c.vals[x.0 as usize]], false)
+    });
     cx.push_node(OpNode::Norm(n));
     Ok(out)
 }
@@ -216,10 +228,10 @@ impl Node {
             dres.as_ref().map(|t| self.rows(t)),
         );
         let w = &self.scale(env)?;
-        let dw = &grad_of(env, self.w)?;
+        let dw = &self.grad_of(env, self.w)?;
+        let db = self.b.map(|b| self.grad_of(env, b)).transpose()?;
         match &self.mean {
             Some(mean) => {
-                let db = self.b.map(|b| grad_of(env, b)).transpose()?;
                 let o = [
                     Some(&dx2),
                     Some(dw),
@@ -246,9 +258,52 @@ impl Node {
                 env.run.launch(op::RMS_NORM_BWD, &o, p.as_bytes(), &[])?;
             }
         }
+        if let Some(axis) = self.form.over {
+            for (p, part) in [Some((self.w, dw)), self.b.zip(db.as_ref())]
+                .into_iter()
+                .flatten()
+            {
+                summed_into(env, axis, p, part)?;
+            }
+        }
         drop(dres);
         b.give(self.x, dx)
     }
+
+    /// Where the gradient of a scale or shift is added: its own room, or where ranks have parts of it, room for this rank's.
+    fn grad_of(&self, env: &Env<'_>, p: Param) -> Result<Tensor> {
+        match self.form.over {
+            Some(_) => env.grads.discard(env, p.0 as usize),
+            None => grad_of(env, p),
+        }
+    }
+}
+
+/// What the dry run notes of the sum of a scale's gradient.
+fn said_of_scale(axis: Axis, elements: u64) -> Said {
+    Said {
+        op: "sum of a scale's gradient",
+        axis,
+        backward: true,
+        elements,
+    }
+}
+
+/// Adds the sum over an axis of what ranks have of a parameter's gradient.
+fn summed_into(env: &Env<'_>, axis: Axis, p: Param, part: &Tensor) -> Result<()> {
+    let i = p.0 as usize;
+    if !env.grads.wants(i) {
+        return Ok(());
+    }
+    env.groups.all_reduce(env.run, axis, part)?;
+    let (grad, add) = env.grads.slot(i)?;
+    let params = op::AxpbyParams {
+        alpha: 1.0,
+        beta: if add { 1.0 } else { 0.0 },
+        ..Default::default()
+    };
+    let operands = [Some(grad), Some(part)];
+    env.run.launch(op::AXPBY, &operands, params.as_bytes(), &[])
 }
 
 /// Where the gradient of a scale or shift is added; the op makes them together with dx, so a frozen one's goes nowhere.

@@ -78,9 +78,9 @@ fn heads_of_one_product_in_turn() {
     };
     for unit_offset in [false, true] {
         lab.check("norms of heads", &c, &|cx, x| {
-            let form = RmsForm {
+            let form = NormForm {
                 unit_offset,
-                heads: 2,
+                ..by_two()
             };
             let y = cx.rms_norm_as(x[0], p(0), 1e-5, form)?;
             cx.add(y, x[0])
@@ -91,15 +91,22 @@ fn heads_of_one_product_in_turn() {
         ..c
     };
     lab.check("norm by 1 + w", &c, &|cx, x| {
-        let form = RmsForm {
+        let form = NormForm {
             unit_offset: true,
-            heads: 1,
+            ..NormForm::default()
         };
         let y = cx.rms_norm_as(x[0], p(0), 1e-5, form)?;
         let y = cx.linear(y, p(1), None)?;
         let h = cx.split(y, &[8, 8])?;
         cx.add(h[1], x[0])
     });
+}
+
+fn by_two() -> NormForm {
+    NormForm {
+        heads: 2,
+        ..NormForm::default()
+    }
 }
 
 #[test]
@@ -111,7 +118,7 @@ fn layer_norms_of_heads() {
         ..Case::default()
     };
     lab.check("one scale and shift", &shared, &|cx, x| {
-        let y = cx.layer_norm_by_head(x[0], p(0), Some(p(1)), 1e-5, 2)?;
+        let y = cx.layer_norm_as(x[0], p(0), Some(p(1)), 1e-5, by_two())?;
         cx.add(y, x[0])
     });
     let rows = Case {

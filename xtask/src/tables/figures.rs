@@ -51,7 +51,7 @@ pub const CIRCLES: &[Entry] = &[
 /// Code lines of crates.
 #[rustfmt::skip]
 pub const CRATE_LINES: &[Entry] = &[
-    Entry { place: "crossweave", ceiling: 16700, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
+    Entry { place: "crossweave", ceiling: 16800, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
     Entry { place: "crossweave-backend-ascend", ceiling: 3300, why: "a run time, operators, fused ones among them, and collectives of one vendor, each declared by hand" },
     Entry { place: "crossweave-backend-cpu", ceiling: 12000, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3250, why: "every collective with its checks, which the CPU back end repeats" },
@@ -63,14 +63,14 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-conform", ceiling: 18650, why: "one case for each duty of a plugin, and the references in double precision" },
     Entry { place: "crossweave-data", ceiling: 6400, why: "every form in which people keep corpora, pairs of texts too, and what keeps a hostile one from filling the memory" },
     Entry { place: "crossweave-engine", ceiling: 3350, why: "the walk, blocks, set-up, evaluation over ranks and stages, and what a run is watched by" },
-    Entry { place: "crossweave-family", ceiling: 3650, why: "one file of at most 120 lines for each family" },
+    Entry { place: "crossweave-family", ceiling: 3700, why: "one file of at most 120 lines for each family, and which models can be cut over ranks" },
     Entry { place: "crossweave-gpu", ceiling: 4800, why: "all that back ends of GPUs have in common, products by cuBLASLt's interface and collectives by NCCL's included" },
     Entry { place: "crossweave-hal", ceiling: 11000, why: "device layer, collective checker, crash reports, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
     Entry { place: "crossweave-kernels", ceiling: 4000, why: "device kernels as source, with launches and budgets" },
     Entry { place: "crossweave-layers", ceiling: 4750, why: "recording, replaying and validating every call of the plugin interface" },
     Entry { place: "crossweave-plan", ceiling: 2850, why: "the plan, its laws, passes and text, and what ranks do together outside it" },
     Entry { place: "crossweave-plugin", ceiling: 2750, why: "the traits, their export as C tables, and the requests of ops and collectives read once for all back ends" },
-    Entry { place: "crossweave-tensor", ceiling: 6150, why: "shapes and gradients of every op, those of single heads too" },
+    Entry { place: "crossweave-tensor", ceiling: 6300, why: "shapes and gradients of every op, those of single heads and of layers cut over ranks too" },
     Entry { place: "crossweave-zero", ceiling: 3800, why: "passes, lowering to programs, and the closed formulas" },
     Entry { place: "xtask", ceiling: 4500, why: "rules with their tables" },
 ];

@@ -1,0 +1,65 @@
+//! Tensor parallelism (Shoeybi et al. 2019, arXiv 1909.08053): how the layers of a model are cut over the ranks of an axis. Which models can
+//! be cut over how many says [`crossweave_family::split`].
+//!
+//! Of attention and of the MLP the first products are cut by outputs (whole heads, equal parts of the inner width) and the last
+//! by inputs, so that each takes one all-reduce of the hidden state forward and one backward. Embedding, norms of the residual
+//! stream and head are on every rank.
+
+pub use crossweave_family::split::{SplitError, check};
+use crossweave_tensor::Axis;
+use crossweave_tensor::{Cx, Param, Pieces, Result, Unit, Var};
+
+/// Which dim of a linear layer is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cut {
+    /// None: every rank has all of it.
+    #[default]
+    Not,
+    /// Outputs.
+    Columns,
+    /// Inputs: what ranks give is added.
+    Rows,
+}
+
+impl Cut {
+    /// The input of such a layer.
+    pub fn enter(self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+        match self {
+            Cut::Columns => cx.enter(x, Axis::Tp),
+            Cut::Not | Cut::Rows => Ok(x),
+        }
+    }
+    /// What such a layer gives, on every rank.
+    pub fn reduce(self, cx: &mut Cx<'_>, y: Var) -> Result<Var> {
+        match self {
+            Cut::Rows => cx.reduce(y, Axis::Tp),
+            Cut::Not | Cut::Columns => Ok(y),
+        }
+    }
+}
+
+/// How a layer lies on the ranks.
+#[derive(Clone, Copy, Default)]
+pub struct Lies<'a> {
+    /// What is cut.
+    pub cut: Cut,
+    /// The sizes of fused parts of its outputs, each of which is cut; empty: one.
+    pub parts: &'a [u64],
+}
+
+impl Lies<'_> {
+    /// Cuts a parameter of the layer, given which dims are inputs and outputs.
+    pub fn split(&self, u: &mut Unit<'_>, p: Param, [inputs, outputs]: [usize; 2]) -> Param {
+        match self.cut {
+            Cut::Not => p,
+            Cut::Columns if self.parts.len() > 1 => u.split(
+                p,
+                Axis::Tp,
+                outputs as u8,
+                Pieces::Fused(self.parts.to_vec()),
+            ),
+            Cut::Columns => u.split(p, Axis::Tp, outputs as u8, Pieces::One),
+            Cut::Rows => u.split(p, Axis::Tp, inputs as u8, Pieces::One),
+        }
+    }
+}
