@@ -78,7 +78,7 @@ fn configs() {
     for (set, part) in [
         ("zero_optimization.stage=4", "zero_optimization.stage"),
         ("model.attn_pdrop=1.5", "attn_pdrop"),
-        ("mesh.tp=2", "mesh.tp"),
+        ("mesh.tp=3", "mesh.tp"),
     ] {
         s.refused(
             &["train", "config.json", "--set", set, "--out", "x"],

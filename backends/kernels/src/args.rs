@@ -113,7 +113,7 @@ plain! {
     /// Matrix product.
     MatmulArgs "MatmulArgs" {
         c: u64, a: u64, b: u64, bias: u64, m: u64, n: u64, k: u64, sa: [i64; 3], sb: [i64; 3], sc: [i64; 2], bias_stride: i64, alpha: f64,
-        accumulate: u64, batch: u64,
+        accumulate: u64, first: u32, pad: u32,
     }
     /// Attention, both directions; strides of batch, position, head.
     AttentionArgs "AttentionArgs" {

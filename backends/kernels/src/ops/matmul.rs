@@ -104,13 +104,17 @@ pub(crate) fn matmul(o: &OpRequest<'_>, f: &Facts) -> Answer {
     if bias.is_some() {
         places.push(("bias", Place::Operand(3)));
     }
-    x.batch = batch;
-    // Most that a grid has along its second and third dims; the host's launches have no such limit.
+    // Most that a grid has along its second and third dims.
     const MOST: u64 = 65535;
-    let grid = [m.div_ceil(TILE), n.div_ceil(TILE), batch.min(MOST)];
-    if f.dialect != Dialect::Host && grid[1] > MOST {
+    let tiles = [m.div_ceil(TILE), n.div_ceil(TILE)];
+    if f.dialect != Dialect::Host && tiles[1] > MOST {
         return refuse(o, "more tiles than a grid has");
     }
-    let l = launch(kernel, grid, 256, 0, &x, &places);
-    done(o, 0, vec![l], Dynamic::None)
+    let mut all = vec![];
+    for first in (0..batch).step_by(MOST as usize) {
+        x.first = first as u32;
+        let grid = [tiles[0], tiles[1], (batch - first).min(MOST)];
+        all.push(launch(kernel.clone(), grid, 256, 0, &x, &places));
+    }
+    done(o, 0, all, Dynamic::None)
 }
