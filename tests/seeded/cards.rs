@@ -37,7 +37,9 @@ fn cards() -> BTreeMap<String, Report> {
 /// The cards that `ci/scorecards` makes: name, and the flags of each.
 fn made() -> BTreeMap<String, Vec<String>> {
     let text = std::fs::read_to_string(root().join("ci/scorecards")).expect("ci/scorecards");
-    let lines = text.lines().filter_map(|l| l.strip_prefix("card "));
+    let lines = text
+        .lines()
+        .filter_map(|l| l.trim_start().strip_prefix("card "));
     let words = lines.map(|l| l.split_whitespace().map(String::from).collect::<Vec<_>>());
     words.map(|w| (w[0].clone(), w[1..].to_vec())).collect()
 }
@@ -71,9 +73,11 @@ fn scorecards_are_those_that_are_made() {
         };
         let words = |r: &[u32]| r.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let (usual, ranks) = (words(&RANKS), words(&card.ranks));
-        let effort = match flags.iter().any(|f| f == "--quick") {
-            true => Effort::Quick,
-            false => Effort::Default,
+        let has = |word: &str| flags.iter().any(|f| f == word);
+        let effort = match [has("--quick"), has("--big")] {
+            [true, _] => Effort::Quick,
+            [_, true] => Effort::Big,
+            _ => Effort::Default,
         };
         assert_eq!(card.effort, effort, "{name}: {FIX}");
         let wanted = [
@@ -109,7 +113,12 @@ fn scorecards_are_of_this_kit_and_its_cases() {
             p.unwrap_or_else(|| panic!("{at}: profile {name}"))
         });
         let ops = profile != Some(Profile::CollectiveOnly);
-        let mut cases = registry(&card.ranks, Effort::Default);
+        // At --quick the larger cases are there too, and smaller.
+        let effort = match card.effort {
+            Effort::Big => Effort::Big,
+            _ => Effort::Default,
+        };
+        let mut cases = registry(&card.ranks, effort);
         cases.retain(|c| Level::of(c.group()) <= level && (ops || c.group() != Group::Op));
         let wanted: BTreeSet<&str> = cases.iter().map(|c| c.id.as_str()).collect();
         let have: BTreeSet<&str> = card.cells.iter().map(|c| c.id.as_str()).collect();

@@ -214,8 +214,8 @@ struct Job {
 
 const GPT2: &str =
     r#"{"family": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 16}"#;
-const LLAMA: &str = r#"{"family": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "max_position_embeddings": 16}"#;
+const LLAMA: &str = r#"{"family": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 16}"#;
 
 impl Job {
     fn new(model: &str) -> Job {
@@ -235,6 +235,7 @@ impl Job {
 
 const ZERO3: &str = "zero_optimization.stage=3";
 const PP2: &str = "mesh.pp=2";
+const TP2: &str = "mesh.tp=2";
 const OFFLOAD: &str = "zero_optimization.offload_optimizer.device=cpu";
 
 /// Ranks, and what is set.
@@ -279,22 +280,35 @@ fn a_job_of_two_vendors_and_a_cpu_trains() {
     let s = Simulated::all(&[&ROCM, &ASCEND], "late=9");
     let ranks = "cpu:2,rocm:1,ascend:1".to_string();
     follows(&s, GPT2, &[(ranks.clone(), &[]), (ranks, &[ZERO3])]);
+    // Each pair that shares layers is on one of them.
+    let pairs = "rocm:2,ascend:2".to_string();
+    follows(&s, GPT2, &[(pairs, &[TP2])]);
 }
 
 #[test]
 fn gpt2_trains_on_the_simulator_of_cuda() {
-    follow(&CUDA, "late=5", GPT2, &[(1, &[OFFLOAD]), (2, &[ZERO3])]);
+    follow(
+        &CUDA,
+        "late=5",
+        GPT2,
+        &[(1, &[OFFLOAD]), (2, &[ZERO3]), (2, &[TP2])],
+    );
 }
 
 #[test]
 fn llama_trains_on_the_simulator_of_rocm() {
-    follow(&ROCM, "late=5", LLAMA, &[(1, &[]), (2, &[PP2])]);
+    follow(
+        &ROCM,
+        "late=5",
+        LLAMA,
+        &[(1, &[]), (2, &[PP2]), (2, &[TP2])],
+    );
 }
 
 #[test]
 fn gpt2_and_llama_train_on_the_simulator_of_ascend() {
     follow(&ASCEND, "late=5", GPT2, &[(1, &[OFFLOAD]), (2, &[ZERO3])]);
-    follow(&ASCEND, "lazy", LLAMA, &[(2, &[PP2])]);
+    follow(&ASCEND, "lazy", LLAMA, &[(2, &[PP2]), (4, &[TP2, ZERO3])]);
 }
 
 /// hipBLASLt ends the process of the caller that makes its handle without a device, on the simulator too: it is not asked before there is one.
@@ -343,6 +357,9 @@ fn every_layout_on_the_simulators_follows_the_cpu() {
         (2, &[PP2]),
         (4, &[ZERO3]),
         (4, &[PP2, "zero_optimization.stage=1"]),
+        (2, &[TP2]),
+        (4, &[TP2, ZERO3]),
+        (4, &[TP2, PP2]),
     ];
     for v in [&CUDA, &ROCM, &ASCEND] {
         for mode in ["late=11", "lazy"] {
