@@ -3,6 +3,7 @@
 use crate::desc::{self, Act, Around, Model, Order, Positions, Qkv, Up};
 use crate::lora::{Adapter, Adapters};
 use crate::parts::{Curve, Declare, HeadNormed, Lin, Normed, Several, activation};
+use crate::split;
 use crossweave_family::rope::{Rotary, Tables};
 use crossweave_tensor::Axis;
 use crossweave_tensor::{
@@ -29,6 +30,8 @@ struct Turn {
 
 struct Attention {
     qkv: Several,
+    /// Fewer key-value heads than ranks: so many, which every rank computes, and of which it takes that of its queries.
+    shared_heads: Option<u64>,
     qk_norm: Option<[HeadNormed; 2]>,
     turn: Option<Turn>,
     /// The line of biases by distance of the longest sequence, among the constants.
@@ -176,7 +179,17 @@ fn attention(
     let widths = [q, kv, kv];
     let std = d.std;
     let all = q + 2 * kv;
+    let shared_heads = split::shares(a, d.tp).then_some(a.kv_heads);
     let qkv = match a.qkv {
+        Qkv::Separate([q, k, v]) if shared_heads.is_some() => {
+            let sizes = widths.map(|w| [m.width, w]);
+            let q = d.columns(q, sizes[0], std, &[]);
+            Several::Apart(vec![
+                q,
+                d.linear(k, sizes[1], std),
+                d.linear(v, sizes[2], std),
+            ])
+        }
         // Heads that are normed lie by themselves.
         Qkv::Separate(parts) => d.several(&parts, m.width, &widths, a.qk_norm.is_none()),
         Qkv::Fused(l) => {
@@ -191,7 +204,8 @@ fn attention(
     };
     let qk_norm = a.qk_norm.map(|n| {
         let heads = [a.heads, a.kv_heads];
-        [0, 1].map(|i| d.head_norm(&n.norms[i], n.over, [heads[i], a.head_dim]))
+        let ranks = [d.tp, if shared_heads.is_some() { 1 } else { d.tp }];
+        [0, 1].map(|i| d.head_norm(&n.norms[i], n.over, [heads[i], a.head_dim], ranks[i]))
     });
     let out = d.rows(a.out, [q, m.width], residual);
     let (mut turn, mut alibi, mut buckets) = (None, None, None);
@@ -212,13 +226,14 @@ fn attention(
     }
     Attention {
         qkv,
+        shared_heads,
         qk_norm,
         turn,
         alibi,
         buckets,
         spec: AttentionSpec {
             heads: a.heads / d.tp,
-            kv_heads: a.kv_heads / d.tp,
+            kv_heads: (a.kv_heads / d.tp).max(1),
             causal: a.causal,
             window: a.window,
             scale: a.scale,
@@ -345,9 +360,13 @@ impl Attention {
             };
             let [cos, sin] = at.map(|i| &cx.env.consts[i]);
             q = cx.rope(q, self.spec.heads, cos, sin, turn.interleaved)?;
-            k = cx.rope(k, self.spec.kv_heads, cos, sin, turn.interleaved)?;
+            let heads = self.shared_heads.unwrap_or(self.spec.kv_heads);
+            k = cx.rope(k, heads, cos, sin, turn.interleaved)?;
         }
-        Ok([q, k, p[2]])
+        match self.shared_heads {
+            Some(n) => Ok([q, own_head(cx, k, n)?, own_head(cx, p[2], n)?]),
+            None => Ok([q, k, p[2]]),
+        }
     }
 
     /// `bias`: what buckets of distances give.
@@ -406,6 +425,17 @@ impl Cross {
         let kv = self.kv.run(cx, adapters, memory)?;
         let a = cx.attention(q, kv[0], kv[1], self.spec)?;
         self.out.run(cx, adapters, a)
+    }
+}
+
+/// The head of this rank's queries, among `n` that all ranks have; its gradient is the sum of what ranks make of it.
+fn own_head(cx: &mut Cx<'_>, x: Var, n: u64) -> Result<Var> {
+    let x = cx.enter(x, Axis::Tp)?;
+    let width = cx.val(x)?.shape().last() / n;
+    let [at, ranks] = [cx.env.groups.at(Axis::Tp), cx.env.groups.size(Axis::Tp)].map(u64::from);
+    match n {
+        1 => Ok(x),
+        _ => Ok(cx.split(x, &vec![width; n as usize])?[(at * n / ranks) as usize]),
     }
 }
 

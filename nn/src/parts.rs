@@ -26,13 +26,14 @@ impl Lin {
         self.over(cx, adapters, [entered, x])
     }
 
-    /// The same of an input that was made ready, for several layers over one.
+    /// The same of an input beside one that was made ready for layers that are cut, for several layers over one.
     fn over(
         &self,
         cx: &mut Cx<'_>,
         adapters: &[Option<Adapter>],
         [entered, x]: [Var; 2],
     ) -> Result<Var> {
+        let entered = if self.cut == Cut::Columns { entered } else { x };
         let y = match (self.cut, self.conv1d) {
             (Cut::Rows, conv1d) => {
                 let y = linear_summand(cx, entered, (self.w, self.b), conv1d, Axis::Tp)?;
@@ -309,20 +310,26 @@ impl<'a, 'u> Declare<'a, 'u> {
         }
     }
 
-    /// A norm of queries or keys of so many heads of a width, of which each rank has a part.
-    pub fn head_norm(&mut self, n: &Norm, over: Over, [heads, width]: [u64; 2]) -> HeadNormed {
-        let own = heads / self.tp;
+    /// A norm of queries or keys of so many heads of a width, of which each of `tp` ranks has a part.
+    pub fn head_norm(
+        &mut self,
+        n: &Norm,
+        over: Over,
+        [heads, width]: [u64; 2],
+        tp: u64,
+    ) -> HeadNormed {
+        let own = heads / tp;
         let ws = match over {
             Over::All => return HeadNormed::Shared(self.norm(n, heads * width, 1)),
             Over::Head => {
                 let mut norm = self.norm(n, width, own);
-                norm.form.over = (self.tp > 1).then_some(Axis::Tp);
+                norm.form.over = (tp > 1).then_some(Axis::Tp);
                 return HeadNormed::Shared(norm);
             }
             Over::Rows => {
                 let name = format!("{}.weight", n.name);
                 let w = self.u.param(&name, &[heads, width], Init::Ones);
-                vec![self.of_heads(w, 0)]
+                vec![if tp > 1 { self.of_heads(w, 0) } else { w }]
             }
             Over::Apart => (0..heads)
                 .map(|h| format!("{}.norms.{h}.weight", n.name))

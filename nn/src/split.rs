@@ -5,7 +5,7 @@
 //! by inputs, so that each takes one all-reduce of the hidden state forward and one backward. Embedding, norms of the residual
 //! stream and head are on every rank.
 
-pub use crossweave_family::split::{SplitError, check};
+pub use crossweave_family::split::{SplitError, check, shares};
 use crossweave_tensor::Axis;
 use crossweave_tensor::{Cx, Param, Pieces, Result, Unit, Var};
 

@@ -89,12 +89,17 @@ impl Check {
         }
         y
     }
-    /// All inputs alike; `eats_p`: is the op linear?
+    /// All inputs alike, or V with R, which gives V; `eats_p`: is the op linear?
     pub(crate) fn same(&mut self, op: &str, ins: &[Spmd], eats_p: bool) -> Spmd {
         let first = ins.first().copied().unwrap_or_default();
+        let mut out = first;
         for i in 0..AXES.len() {
             for v in ins {
-                if v[i] != first[i] {
+                let mixed = matches!((v[i], first[i]), (Ty::R, Ty::V) | (Ty::V, Ty::R));
+                if mixed {
+                    out[i] = Ty::V;
+                }
+                if v[i] != first[i] && !mixed {
                     self.faults.push(format!(
                         "{op} on {:?}: {:?} with {:?} (reduce the pending sum first)",
                         AXES[i], first[i], v[i]
@@ -108,7 +113,7 @@ impl Check {
                 }
             }
         }
-        first
+        out
     }
     /// A transition of one axis.
     pub(crate) fn step(&mut self, op: &str, x: Spmd, axis: Axis, from: Ty, to: Ty) -> Spmd {

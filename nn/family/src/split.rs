@@ -1,6 +1,6 @@
 //! Which models can be cut over how many ranks (tensor parallelism): each rank has whole heads, and an equal part of the inner width.
 
-use crate::desc::{Attention, Layer, Model, Over};
+use crate::desc::{Attention, Layer, Model, Over, Qkv};
 
 /// Why a model is not cut over so many ranks: one sentence, and what would do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,13 +25,14 @@ pub fn check(model: &Model, lora_dropout: f64, tp: u64) -> std::result::Result<(
     }
     let decoder = model.decoder.iter().flat_map(|d| &d.layers);
     let layers: Vec<&Layer> = model.stack.layers.iter().chain(decoder).collect();
-    let sizes = layers.iter().flat_map(|l| sizes(l));
-    let all = sizes.clone().fold(0, |n, (_, size)| gcd(n, size));
-    if let Some((what, size)) = sizes.clone().find(|(_, n)| !n.is_multiple_of(tp)) {
-        let fits: Vec<String> = (1..=all)
-            .filter(|n| all.is_multiple_of(*n))
-            .map(|n| n.to_string())
-            .collect();
+    let wrong_size = |tp: u64| {
+        let of = layers.iter().flat_map(|l| sizes(l, tp));
+        of.into_iter().find(|(_, n)| !n.is_multiple_of(tp))
+    };
+    if let Some((what, size)) = wrong_size(tp) {
+        let most = layers.iter().map(|l| l.attention.1.heads).min();
+        let fits = (1..=most.unwrap_or(1)).filter(|n| wrong_size(*n).is_none());
+        let fits: Vec<String> = fits.map(|n| n.to_string()).collect();
         let fix = format!(
             "set it to a number that divides them all: {}",
             fits.join(", ")
@@ -46,6 +47,13 @@ pub fn check(model: &Model, lora_dropout: f64, tp: u64) -> std::result::Result<(
         if let Some(Over::All | Over::Apart) = norm {
             let what = "queries and keys are normed by parameters of all heads of a layer";
             return wrong(format!("{what}, which are not cut yet"), "set it to 1");
+        }
+        if shares(&l.attention.1, tp) && (l.dropout > 0.0 || l.attention.1.dropout > 0.0) {
+            return wrong(
+                "dropout beside key-value heads that several ranks share is not available yet"
+                    .into(),
+                "set it to at most their number, or train without dropout",
+            );
         }
         if l.inner_dropout > 0.0 {
             return wrong(
@@ -63,10 +71,19 @@ pub fn check(model: &Model, lora_dropout: f64, tp: u64) -> std::result::Result<(
     }
 }
 
+/// Are there fewer key-value heads than ranks, so that several ranks have the same one? Where their projections are matrices of their own.
+pub fn shares(a: &Attention, tp: u64) -> bool {
+    let apart = matches!(a.qkv, Qkv::Separate(_));
+    apart && a.kv_heads > 0 && a.kv_heads < tp && tp.is_multiple_of(a.kv_heads)
+}
+
 /// What is divided of a layer.
-fn sizes(l: &Layer) -> Vec<(&'static str, u64)> {
-    let of = |a: &Attention| [("query heads", a.heads), ("key-value heads", a.kv_heads)];
-    let mut all = of(&l.attention.1).to_vec();
+fn sizes(l: &Layer, tp: u64) -> Vec<(&'static str, u64)> {
+    let a = &l.attention.1;
+    let mut all = vec![("query heads", a.heads)];
+    if !shares(a, tp) {
+        all.push(("key-value heads", a.kv_heads));
+    }
     all.extend(
         l.cross
             .as_ref()
@@ -74,11 +91,4 @@ fn sizes(l: &Layer) -> Vec<(&'static str, u64)> {
     );
     all.push(("places of the inner width", l.mlp.1.width));
     all
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    match b {
-        0 => a,
-        _ => gcd(b, a % b),
-    }
 }
