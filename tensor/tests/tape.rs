@@ -719,6 +719,22 @@ fn sharding_mistakes_are_sentences() {
         cx.add(x, y)
     });
     assert_eq!(right, Vec::<String>::new());
+    // What ranks have alike and use differently goes with what differs; what they use alike does not.
+    let shared = faults(&|cx, x| {
+        let r = cx.enter(x, Axis::Tp)?;
+        let h = cx.linear(r, p(0), None)?;
+        let both = cx.add(r, h)?;
+        let y = cx.linear(both, p(1), None)?;
+        let y = cx.reduce(y, Axis::Tp)?;
+        cx.add(x, y)
+    });
+    assert_eq!(shared, Vec::<String>::new());
+    let alike = faults(&|cx, x| {
+        let r = cx.enter(x, Axis::Tp)?;
+        let h = cx.linear(r, p(0), None)?;
+        cx.add(x, h)
+    });
+    assert!(alike.iter().any(|f| f.contains("add")), "{alike:?}");
     let no_enter = faults(&|cx, x| cx.linear(x, p(0), None));
     assert!(
         no_enter
