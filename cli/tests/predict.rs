@@ -279,7 +279,7 @@ fn measured_ledgers_equal_predictions() {
 /// Parameters gathered in 8 bits, with their scales beside.
 /// Layers cut over ranks: their parts, and the sums of hidden states.
 #[test]
-fn cut_layers_are_foretold_exactly() {
+fn cut_layers_are_predicted_exactly() {
     let s = Scratch::new();
     for (family, size, stage, ranks) in [("gpt2", 0, 2, 4), ("llama", 1, 3, 4), ("gpt2", 1, 1, 2)] {
         let c = config(family, size, stage, "bf16").replace("61", "62");

@@ -175,18 +175,23 @@ fn cut_models_train_as_whole_ones_in_every_layout() {
     }
 }
 
+/// One beside every linear layer.
+fn adapters() -> Lora {
+    Lora {
+        r: 3,
+        alpha: 7.0,
+        dropout: 0.0,
+        rslora: false,
+        targets: Targets::AllLinear,
+    }
+}
+
 /// Beside a layer that is cut by outputs the adapter's B is, beside one cut by inputs its A.
 #[test]
 fn adapters_on_a_cut_model_train_as_on_a_whole_one() {
     let w = world();
     for model in models(0.1) {
-        let lora = Lora {
-            r: 3,
-            alpha: 7.0,
-            dropout: 0.0,
-            rslora: false,
-            targets: Targets::AllLinear,
-        };
+        let lora = adapters();
         let alone = train(&w, &(model.clone(), lora.clone()), &spec(1, 2), STEPS);
         for (dp, tp, stage) in [(1, 2, 0), (2, 3, 2), (2, 2, 3)] {
             let s = cut_over(staged(spec(dp, 1), stage), tp);
@@ -257,13 +262,7 @@ fn ranks_share_key_value_heads_where_there_are_fewer() {
     for (heads, tp) in [(1, 2), (1, 6), (2, 4), (3, 6)] {
         let keys = [("num_key_value_heads", heads), ("intermediate_size", 24)];
         let model = with(&llama, &keys);
-        let lora = Lora {
-            r: 3,
-            alpha: 7.0,
-            dropout: 0.0,
-            rslora: false,
-            targets: Targets::AllLinear,
-        };
+        let lora = adapters();
         for lora in [None, Some(lora)] {
             let s = sgd(spec(1, 2));
             let alone = train(&w, &Cut(model.clone(), lora.clone(), 1), &s, STEPS);

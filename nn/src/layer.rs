@@ -5,9 +5,8 @@ use crate::lora::{Adapter, Adapters};
 use crate::parts::{Curve, Declare, HeadNormed, Lin, Normed, Several, activation};
 use crate::split;
 use crossweave_family::rope::{Rotary, Tables};
-use crossweave_tensor::Axis;
 use crossweave_tensor::{
-    AttentionExtras, AttentionSpec, Block, Builder, Cx, Flow, Init, Param, Pointwise, Result,
+    AttentionExtras, AttentionSpec, Axis, Block, Builder, Cx, Flow, Init, Param, Pointwise, Result,
     Tensor, Var,
 };
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! Names are PEFT's without the `base_model.model.` that its files put before them: `MODULE.lora_A.weight [r, in]` and
 //! `MODULE.lora_B.weight [out, r]`, for GPT-2's `Conv1D` (whose own weight is `[in, out]`) as well.
 
-use crate::split::{Cut, Lies};
+use crate::split::{Cut, LinearSplit};
 use crate::{ModelSpec, declare};
 use crossweave_tensor::{Cx, Group, Init, Param, Result, Unit, UnitDecl, Var, linear_scaled};
 use fancy_regex::Regex;
@@ -121,7 +121,7 @@ impl Adapters {
         u: &mut Unit<'_>,
         local: &str,
         sizes: [u64; 2],
-        how: &Lies,
+        how: &LinearSplit,
     ) -> Option<Adapter> {
         self.declare(u, local, sizes, Some(how))
     }
@@ -136,7 +136,7 @@ impl Adapters {
         u: &mut Unit<'_>,
         local: &str,
         [input, output]: [u64; 2],
-        how: Option<&Lies>,
+        how: Option<&LinearSplit>,
     ) -> Option<Adapter> {
         let head = how.is_none();
         let how = how.copied().unwrap_or_default();

@@ -2,10 +2,10 @@
 
 use crate::desc::{Act, Linear, Norm, NormKind, Over};
 use crate::lora::{Adapter, Adapters};
-use crate::split::{Cut, Lies};
-use crossweave_tensor::Axis;
+use crate::split::{Cut, LinearSplit};
 use crossweave_tensor::{
-    Activation, Cx, Group, Init, NormForm, Param, Pointwise, Result, Unit, Var, linear_summand,
+    Activation, Axis, Cx, Group, Init, NormForm, Param, Pointwise, Result, Unit, Var,
+    linear_summand,
 };
 
 /// A linear layer.
@@ -187,7 +187,13 @@ impl<'a, 'u> Declare<'a, 'u> {
         Declare { tp, ..self }
     }
 
-    fn weight(&mut self, l: Linear, [input, output]: [u64; 2], std: f32, how: &Lies) -> Param {
+    fn weight(
+        &mut self,
+        l: Linear,
+        [input, output]: [u64; 2],
+        std: f32,
+        how: &LinearSplit,
+    ) -> Param {
         let shape = match self.conv1d {
             true => [input, output],
             false => [output, input],
@@ -201,7 +207,7 @@ impl<'a, 'u> Declare<'a, 'u> {
             [usize::from(!self.conv1d), usize::from(self.conv1d)],
         )
     }
-    fn bias(&mut self, l: Linear, output: u64, how: &Lies) -> Option<Param> {
+    fn bias(&mut self, l: Linear, output: u64, how: &LinearSplit) -> Option<Param> {
         let name = format!("{}.bias", l.name);
         let b = l
             .bias
@@ -211,7 +217,7 @@ impl<'a, 'u> Declare<'a, 'u> {
             Cut::Not | Cut::Rows => b,
         })
     }
-    fn registered(&mut self, l: Linear, sizes: [u64; 2], how: &Lies) -> usize {
+    fn registered(&mut self, l: Linear, sizes: [u64; 2], how: &LinearSplit) -> usize {
         self.linears.push(Registered {
             name: l.name,
             sizes,
@@ -221,28 +227,28 @@ impl<'a, 'u> Declare<'a, 'u> {
         self.linears.len() - 1
     }
 
-    /// How a layer lies where the model is cut.
-    fn lies<'p>(&self, cut: Cut, parts: &'p [u64]) -> Lies<'p> {
+    /// How a layer is divided where the model is cut.
+    fn linear_split<'p>(&self, cut: Cut, parts: &'p [u64]) -> LinearSplit<'p> {
         match self.tp {
-            1 => Lies::default(),
-            _ => Lies { cut, parts },
+            1 => LinearSplit::default(),
+            _ => LinearSplit { cut, parts },
         }
     }
 
     /// A linear layer `[input] -> [output]` that every rank has all of.
     pub fn linear(&mut self, l: Linear, sizes: [u64; 2], std: f32) -> Lin {
-        self.lin(l, sizes, std, &Lies::default())
+        self.lin(l, sizes, std, &LinearSplit::default())
     }
-    /// One of which each rank gives a part of the outputs, of fused `parts` (their sizes) a part of each.
+    /// A column-parallel one: each rank gives a part of the outputs, of fused `parts` (their sizes) a part of each.
     pub fn columns(&mut self, l: Linear, sizes: [u64; 2], std: f32, parts: &[u64]) -> Lin {
-        self.lin(l, sizes, std, &self.lies(Cut::Columns, parts))
+        self.lin(l, sizes, std, &self.linear_split(Cut::Columns, parts))
     }
-    /// One of which each rank takes a part of the inputs.
+    /// A row-parallel one: each rank takes a part of the inputs.
     pub fn rows(&mut self, l: Linear, sizes: [u64; 2], std: f32) -> Lin {
-        self.lin(l, sizes, std, &self.lies(Cut::Rows, &[]))
+        self.lin(l, sizes, std, &self.linear_split(Cut::Rows, &[]))
     }
 
-    fn lin(&mut self, l: Linear, sizes: [u64; 2], std: f32, how: &Lies) -> Lin {
+    fn lin(&mut self, l: Linear, sizes: [u64; 2], std: f32, how: &LinearSplit) -> Lin {
         Lin {
             w: self.weight(l, sizes, std, how),
             b: self.bias(l, sizes[1], how),
@@ -261,7 +267,7 @@ impl<'a, 'u> Declare<'a, 'u> {
         together: bool,
     ) -> Several {
         let (std, tp) = (self.std, self.tp);
-        let how = &self.lies(Cut::Columns, &[]);
+        let how = &self.linear_split(Cut::Columns, &[]);
         let sized = || all.iter().zip(widths);
         // Weights end to end, then biases end to end, so that either set is one matrix.
         let ws: Vec<Param> = sized()
@@ -343,7 +349,7 @@ impl<'a, 'u> Declare<'a, 'u> {
 
     /// A parameter of which a dim counts heads.
     pub fn of_heads(&mut self, p: Param, dim: usize) -> Param {
-        let how = self.lies(Cut::Columns, &[]);
+        let how = self.linear_split(Cut::Columns, &[]);
         how.split(self.u, p, [dim; 2])
     }
 
@@ -361,7 +367,7 @@ impl<'a, 'u> Declare<'a, 'u> {
     pub fn adapters(self, all: &mut Adapters) -> (&'a mut Unit<'u>, Vec<Option<Adapter>>) {
         let (u, linears) = (self.u, self.linears);
         let mut one = |l: Registered| {
-            let how = Lies {
+            let how = LinearSplit {
                 cut: l.cut,
                 parts: &l.parts,
             };

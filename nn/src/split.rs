@@ -6,8 +6,7 @@
 //! stream and head are on every rank.
 
 pub use crossweave_family::split::{SplitError, check, shares};
-use crossweave_tensor::Axis;
-use crossweave_tensor::{Cx, Param, Pieces, Result, Unit, Var};
+use crossweave_tensor::{Axis, Cx, Param, Pieces, Result, Unit, Var};
 
 /// Which dim of a linear layer is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,9 +14,9 @@ pub enum Cut {
     /// None: every rank has all of it.
     #[default]
     Not,
-    /// Outputs.
+    /// Outputs: column-parallel.
     Columns,
-    /// Inputs: what ranks give is added.
+    /// Inputs: row-parallel; what ranks give is added.
     Rows,
 }
 
@@ -38,16 +37,16 @@ impl Cut {
     }
 }
 
-/// How a layer lies on the ranks.
+/// How a linear layer is divided over the ranks.
 #[derive(Clone, Copy, Default)]
-pub struct Lies<'a> {
+pub struct LinearSplit<'a> {
     /// What is cut.
     pub cut: Cut,
     /// The sizes of fused parts of its outputs, each of which is cut; empty: one.
     pub parts: &'a [u64],
 }
 
-impl Lies<'_> {
+impl LinearSplit<'_> {
     /// Cuts a parameter of the layer, given which dims are inputs and outputs.
     pub fn split(&self, u: &mut Unit<'_>, p: Param, [inputs, outputs]: [usize; 2]) -> Param {
         match self.cut {

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::{Run, Tensor, shape_error};
 use crossweave_hal::DType;
+use crossweave_hal::abi::op;
 use crossweave_mesh::Axis;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -146,6 +147,20 @@ impl<'a> GradSink<'a> {
     /// A gradient nobody wants, for ops that write it in one pass with others: shaped as the parameter, in a temporary.
     pub fn discard(&self, env: &Env<'_>, p: usize) -> Result<Tensor> {
         env.run.zeros(*env.params[p].shape(), DType::F32)
+    }
+    /// Adds to parameter `p`'s gradient what was made of it elsewhere, in f32; nothing where nobody wants it.
+    pub(crate) fn take(&self, run: &Run<'_>, p: usize, part: &Tensor) -> Result<()> {
+        if !self.wants(p) {
+            return Ok(());
+        }
+        let (grad, add) = self.slot(p)?;
+        let params = op::AxpbyParams {
+            alpha: 1.0,
+            beta: if add { 1.0 } else { 0.0 },
+            ..Default::default()
+        };
+        let operands = [Some(grad), Some(part)];
+        run.launch(op::AXPBY, &operands, params.as_bytes(), &[])
     }
     /// The same for ops that can only add: clears it on the first write.
     pub fn adding(&self, run: &Run<'_>, p: usize) -> Result<&'a Tensor> {

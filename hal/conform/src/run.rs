@@ -19,7 +19,6 @@ pub const RANKS: [u32; 7] = [1, 2, 3, 4, 6, 7, 8];
 pub const FEW_RANKS: [u32; 2] = [2, 3];
 /// After a case that hung the next ones of its child's group get no more than this: what hangs once hangs again.
 const HURRY: Duration = Duration::from_secs(15);
-
 /// Cases of ops that a child runs where several run at once.
 const SHARE: usize = 16;
 /// How long a child may take to let communicators and the plugin go.

@@ -332,14 +332,7 @@ impl Node {
             )?;
         }
         if let (Some(p), Some(d)) = (wanted, &dsinks) {
-            let (grad, add) = env.grads.slot(p)?;
-            let params = op::AxpbyParams {
-                alpha: 1.0,
-                beta: if add { 1.0 } else { 0.0 },
-                ..Default::default()
-            };
-            env.run
-                .launch(op::AXPBY, &[Some(grad), Some(d)], params.as_bytes(), &[])?;
+            env.grads.take(env.run, p, d)?;
         }
         match (self.extras.bias, dbias) {
             (Some(v), Some(d)) => b.give(v, d),

@@ -296,14 +296,7 @@ fn summed_into(env: &Env<'_>, axis: Axis, p: Param, part: &Tensor) -> Result<()>
         return Ok(());
     }
     env.groups.all_reduce(env.run, axis, part)?;
-    let (grad, add) = env.grads.slot(i)?;
-    let params = op::AxpbyParams {
-        alpha: 1.0,
-        beta: if add { 1.0 } else { 0.0 },
-        ..Default::default()
-    };
-    let operands = [Some(grad), Some(part)];
-    env.run.launch(op::AXPBY, &operands, params.as_bytes(), &[])
+    env.grads.take(env.run, i, part)
 }
 
 /// Where the gradient of a scale or shift is added; the op makes them together with dx, so a frozen one's goes nowhere.
