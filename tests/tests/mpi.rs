@@ -31,9 +31,13 @@ fn every() -> bool {
 
 /// Runs a scene on `n` ranks.
 fn launch(family: &str, n: u32, scene: &str, out: &Path) -> Output {
-    // MPICH's launcher sometimes ends all ranks the moment one is killed, whatever its options, or ends itself when it writes to
-    // the one that is gone: then nobody has spoken.
-    let ended = ["Killed (signal 9)", "signal: 13 (SIGPIPE)"];
+    // MPICH's launcher sometimes ends all ranks the moment one is killed (or, of those that it ends, names another), whatever its options, or
+    // ends itself when it writes to the one that is gone: then nobody has spoken.
+    let ended = [
+        "Killed (signal 9)",
+        "Terminated (signal 15)",
+        "signal: 13 (SIGPIPE)",
+    ];
     let silenced =
         |t: &str| ended.iter().any(|e| t.contains(e)) && !t.contains("died without a word");
     let mut o = once(family, n, scene, out);
