@@ -21,7 +21,11 @@ enum State { READY, AT_BARRIER, AT_WARP, AT_GROUP, DONE };
 struct Copy { void* to; const void* from; u32 group; };
 static const u32 COPIES = 512;
 struct Fiber {
-  void* sp; char* stack; State state; const void* mine;
+  void* sp; State state; u32 letters;
+  Three thread;
+  // What the thread last said to its warp, and what before that: a thread that is a meeting ahead writes the other one.
+  alignas(8) char letter[2][32];
+  char* stack; const void* mine;
   Copy* copies;
   u32 n_copies, copy_groups;
   // Fences of the asynchronous proxy this thread has passed, now and when the block last met.
@@ -30,9 +34,10 @@ struct Fiber {
 // Sixteen bytes of dynamic shared memory: who wrote them last and behind how many fences; on their way still; 0 = nobody.
 struct Chunk { u32 writer, fences; bool coming; };
 struct Block {
-  Three grid, block, at, thread;
-  u32 now, n, warp;
-  Fiber* fibers;
+  Three grid, block, at;
+  Fiber *me, *fibers;
+  // The thread that runs, its place in the order, and how many stand in each state.
+  u32 now, turn, n, warp, count[DONE + 1];
   u32* order;
   void* scheduler;
   void (*body)(const void*);
@@ -65,10 +70,27 @@ __asm__(".text\n.p2align 4\n.globl cwhost_switch\n.hidden cwhost_switch\n.type c
   " ldp d10, d11, [sp, #112]\n ldp d12, d13, [sp, #128]\n ldp d14, d15, [sp, #144]\n add sp, sp, #176\n ret\n");
 #endif
 
-static inline void yield(State s) {
-  Fiber& f = B->fibers[B->now];
+// The next thread that may run, from a place in the order on: null when all wait.
+static inline Fiber* next(Block& b, u32 turn) {
+  for (; turn < b.n; turn++) {
+    u32 i = b.order[turn];
+    if (b.fibers[i].state != READY) continue;
+    // The stack of the thread after the next few is on its way meanwhile.
+    if (turn + 3 < b.n) { const char* p = (const char*)b.fibers[b.order[turn + 3]].sp; __builtin_prefetch(p); __builtin_prefetch(p + 64); }
+    b.turn = turn; b.now = i; b.me = &b.fibers[i];
+    return b.me;
+  }
+  return nullptr;
+}
+// Goes on with the next thread, or with the scheduler when it was the last.
+static void yield(State s) {
+  Block& b = *B;
+  Fiber& f = *b.me;
   f.state = s;
-  cwhost_switch(&f.sp, B->scheduler);
+  b.count[READY]--;
+  b.count[s]++;
+  Fiber* to = next(b, b.turn + 1);
+  cwhost_switch(&f.sp, to ? to->sp : b.scheduler);
 }
 // The kernel is wrong: the run ends with these words.
 static void fail(const char* why) {
@@ -76,6 +98,20 @@ static void fail(const char* why) {
   yield(DONE);
 }
 static void entry() { B->body(B->args); yield(DONE); __builtin_trap(); }
+
+static inline void release(Block& b, State s, u32 from, u32 to) {
+  for (u32 i = from; i < to; i++) b.fibers[i].state = READY;
+  b.count[s] -= to - from;
+  b.count[READY] += to - from;
+}
+// Warps (or warpgroups) all of whose threads have come go on.
+static void meet(Block& b, State s, u32 size) {
+  for (u32 from = 0; from < b.n && b.count[s]; from += size) {
+    u32 to = from + size < b.n ? from + size : b.n, here = from;
+    while (here < to && b.fibers[here].state == s) here++;
+    if (here == to) release(b, s, from, to);
+  }
+}
 
 static int run_block(Block& b) {
   B = &b;
@@ -86,6 +122,7 @@ static int run_block(Block& b) {
   for (u32 i = 0; i < b.n; i++) {
     Fiber& f = b.fibers[i];
     f.state = READY;
+    f.letters = 0;
     f.n_copies = f.copy_groups = f.fences = f.seen = 0;
     void** s = (void**)(((uintptr_t)f.stack + STACK - 256) & ~(uintptr_t)15);
 #if defined(__aarch64__)
@@ -96,37 +133,19 @@ static int run_block(Block& b) {
 #endif
     f.sp = s;
   }
+  memset(b.count, 0, sizeof(b.count));
+  b.count[READY] = b.n;
   for (;;) {
-    u32 progress = 0;
-    for (u32 k = 0; k < b.n; k++) {
-      u32 i = b.order[k];
-      // The stack of the thread after the next few is on its way meanwhile.
-      if (k + 3 < b.n) { const char* p = (const char*)b.fibers[b.order[k + 3]].sp; __builtin_prefetch(p); __builtin_prefetch(p + 64); }
-      if (b.fibers[i].state != READY) continue;
-      b.now = i;
-      b.thread.x = i % b.block.x; b.thread.y = i / b.block.x % b.block.y; b.thread.z = i / (b.block.x * b.block.y);
-      cwhost_switch(&b.scheduler, b.fibers[i].sp);
-      progress++;
-    }
+    if (Fiber* f = next(b, 0)) cwhost_switch(&b.scheduler, f->sp);
     if (b.error) return 1;
-    u32 waiting[DONE + 1] = {};
-    for (u32 i = 0; i < b.n; i++) waiting[b.fibers[i].state]++;
-    const State meeting[2] = {AT_WARP, AT_GROUP};
-    for (State s : meeting) {
-      if (!waiting[s]) continue;
-      u32 size = s == AT_WARP ? b.warp : 128;
-      for (u32 w = 0; w < b.n; w += size) {
-        u32 end = w + size < b.n ? w + size : b.n, here = 0;
-        for (u32 i = w; i < end; i++) here += b.fibers[i].state == s;
-        if (here == end - w) { for (u32 i = w; i < end; i++) b.fibers[i].state = READY; progress++; }
-      }
-    }
-    if (waiting[DONE] == b.n) {
+    if (b.count[DONE] == b.n) {
       if (b.finish) b.finish();
       return b.error != nullptr;
     }
-    if (waiting[AT_BARRIER] == b.n) { for (u32 i = 0; i < b.n; i++) { b.fibers[i].state = READY; b.fibers[i].seen = b.fibers[i].fences; } progress++; }
-    if (!progress) { b.error = "threads of a block wait at different barriers, or some have left"; return 1; }
+    if (b.count[AT_BARRIER] == b.n) { for (u32 i = 0; i < b.n; i++) b.fibers[i].seen = b.fibers[i].fences; release(b, AT_BARRIER, 0, b.n); }
+    else if (b.count[AT_WARP] == b.n) release(b, AT_WARP, 0, b.n);
+    else { meet(b, AT_WARP, b.warp); meet(b, AT_GROUP, 128); }
+    if (!b.count[READY]) { b.error = "threads of a block wait at different barriers, or some have left"; return 1; }
   }
 }
 
@@ -140,7 +159,10 @@ static int run(void (*body)(const void*), const void* args, Ctx& c) {
   b.fibers = (Fiber*)calloc(b.n, sizeof(Fiber));
   b.order = (u32*)calloc(b.n, sizeof(u32));
   Copy* copies = (Copy*)calloc((size_t)b.n * COPIES, sizeof(Copy));
-  for (u32 i = 0; i < b.n; i++) { b.fibers[i].stack = stacks + (size_t)i * SPACING; b.fibers[i].copies = copies + (size_t)i * COPIES; b.order[i] = i; }
+  for (u32 i = 0; i < b.n; i++) {
+    b.fibers[i].stack = stacks + (size_t)i * SPACING; b.fibers[i].copies = copies + (size_t)i * COPIES; b.order[i] = i;
+    b.fibers[i].thread = Three{i % c.block.x, i / c.block.x % c.block.y, i / (c.block.x * c.block.y)};
+  }
   u64 r = c.seed * 6364136223846793005ull + 1442695040888963407ull;
   if (c.seed) for (u32 i = b.n; i > 1; i--) {
     r = r * 6364136223846793005ull + 1442695040888963407ull;
@@ -162,18 +184,30 @@ static int run(void (*body)(const void*), const void* args, Ctx& c) {
   return rc;
 }
 
-// What every lane of the warp holds; the warp meets before and after.
-template <class T> static inline void gather(const T& mine, T (&all)[64]) {
-  Block* b = B;
-  u32 me = b->now, first = me / b->warp * b->warp, end = first + b->warp < b->n ? first + b->warp : b->n;
-  b->fibers[me].mine = &mine;
-  yield(AT_WARP);
-  for (u32 i = first; i < end; i++) memcpy((void*)&all[i - first], b->fibers[i].mine, sizeof(T));
-  yield(AT_WARP);
-}
+// Each lane of a warp says something to the others. They meet once: a lane that is ahead writes its other letter.
+template <class T> struct Letters {
+  Block* b;
+  u32 first, number;
+  explicit Letters(const T& mine) : b(B) {
+    static_assert(sizeof(T) <= 32, "a letter's size");
+    Fiber& f = *b->me;
+    first = b->now / b->warp * b->warp;
+    number = ++f.letters;
+    memcpy(f.letter[number & 1], &mine, sizeof(T));
+    yield(AT_WARP);
+  }
+  T of(u32 lane) const {
+    T x{};
+    if (first + lane >= b->n) return x;
+    const Fiber& f = b->fibers[first + lane];
+    if (f.letters - number > 1) fail("lanes of a warp exchange values at different places");
+    memcpy((void*)&x, f.letter[number & 1], sizeof(T));
+    return x;
+  }
+};
 }
 
-#define threadIdx (cwhost::B->thread)
+#define threadIdx (cwhost::B->me->thread)
 #define blockIdx (cwhost::B->at)
 #define blockDim (cwhost::B->block)
 #define gridDim (cwhost::B->grid)
@@ -223,26 +257,25 @@ inline float cw_fma(float a, float b, float c) { return fmaf(a, b, c); }
 inline float cw_exp2(float x) { return exp2f(x); }
 
 template <class T> inline T cw_shfl_xor(T v, int m) {
-  T all[64];
   u32 lane = CW_LANE();
-  cwhost::gather(v, all);
-  return all[lane ^ (u32)m];
+  return cwhost::Letters<T>(v).of(lane ^ (u32)m);
 }
 template <class T> inline T cw_shfl_up(T v, int d) {
-  T all[64];
   u32 lane = CW_LANE();
-  cwhost::gather(v, all);
-  return lane >= (u32)d ? all[lane - d] : v;
+  cwhost::Letters<T> all(v);
+  return lane >= (u32)d ? all.of(lane - d) : v;
 }
 inline u32 cw_atomic_add(u32* p, u32 v) { u32 old = *p; *p = old + v; return old; }
 
 // The tensor cores' instructions by their documented fragments.
 struct CwFragment { u32 a[4], b[2]; };
 template <class F> inline void cw_mma_of(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], F value) {
-  CwFragment mine, all[64];
+  CwFragment mine;
   memcpy(mine.a, a, 16); memcpy(mine.b, b, 8);
   u32 lane = CW_LANE();
-  cwhost::gather(mine, all);
+  cwhost::Letters<CwFragment> said(mine);
+  CwFragment all[32];
+  for (u32 i = 0; i < 32; i++) all[i] = said.of(i);
   for (int i = 0; i < 4; i++) {
     u32 row = lane / 4 + (i >= 2 ? 8 : 0), col = lane % 4 * 2 + (i & 1);
     float sum = 0;
@@ -258,14 +291,13 @@ inline void cw_mma_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 }
 inline void cw_mma_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { cw_mma_of(d, a, b, cw_f32_of_f16); }
 inline void cw_ldmatrix_of(u32 (&r)[4], const void* p, bool transposed) {
-  const void* all[64];
   u32 lane = CW_LANE();
-  cwhost::gather(p, all);
+  cwhost::Letters<const void*> all(p);
   for (u32 j = 0; j < 4; j++) {
     u16 v[2];
     for (u32 i = 0; i < 2; i++) {
       u32 row = transposed ? lane % 4 * 2 + i : lane / 4, col = transposed ? lane / 4 : lane % 4 * 2 + i;
-      v[i] = ((const u16*)all[8 * j + row])[col];
+      v[i] = ((const u16*)all.of(8 * j + row))[col];
     }
     r[j] = (u32)v[0] | (u32)v[1] << 16;
   }
