@@ -125,6 +125,33 @@ template <class T, class F> CW_DEVICE T cw_block_join(T v, F f, T* shared) {
   return r;
 }
 
+// Who has a row: the whole block, or, of SHORT ones, 2^shift neighbouring threads of a warp, so that few stand idle. `first` and `step` lead through a
+// block's rows; all threads of a warp go round alike, since they meet within a row, and who comes beyond the last one takes it along, not `here`.
+template <bool SHORT> struct Team {
+  CW_DEVICE explicit Team(u64) {}
+  CW_DEVICE u64 first() const { return blockIdx.x; }
+  CW_DEVICE u64 step() const { return gridDim.x; }
+  CW_DEVICE u64 mine() const { return 0; }
+  CW_DEVICE bool here(u64&, u64) const { return true; }
+  CW_DEVICE u32 place() const { return threadIdx.x; }
+  CW_DEVICE u32 size() const { return blockDim.x; }
+  template <class T, class F> CW_DEVICE T join(T v, F f, T* shared) const { return cw_block_join(v, f, shared); }
+};
+template <> struct Team<true> {
+  u32 shift;
+  CW_DEVICE explicit Team(u64 s) : shift((u32)s) {}
+  CW_DEVICE u64 first() const { return (u64)blockIdx.x * (blockDim.x >> shift); }
+  CW_DEVICE u64 step() const { return (u64)gridDim.x * (blockDim.x >> shift); }
+  CW_DEVICE u64 mine() const { return threadIdx.x >> shift; }
+  CW_DEVICE bool here(u64& row, u64 n) const { bool is = row < n; if (!is) row = n - 1; return is; }
+  CW_DEVICE u32 place() const { return threadIdx.x & (size() - 1); }
+  CW_DEVICE u32 size() const { return 1u << shift; }
+  template <class T, class F> CW_DEVICE T join(T v, F f, T*) const {
+    for (int m = (int)size() / 2; m > 0; m >>= 1) v = f(v, cw_shfl_xor(v, m));
+    return v;
+  }
+};
+
 // Eight floats as a tree.
 CW_DEVICE float cw_sum8(const float (&x)[CW_V]) { return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7])); }
 

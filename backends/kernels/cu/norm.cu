@@ -1,20 +1,23 @@
-// Layer and RMS norm. A block has a row in registers (G groups of eight a thread; G 0 reads again what does not fit), so memory is passed
+// Layer and RMS norm. A team has a row in registers (G groups of eight a thread; G 0 reads again what does not fit), so memory is passed
 // once. Statistics are sums of eights in f32 and of those in f64; weight gradients are partial sums over blocks of rows, joined in order.
 
 struct NormArgs {
   char* y; float *mean, *rstd; const char *x, *w, *b, *dy, *dres; float* parts_at; Dims x_outer, dy_outer, dres_outer;
-  i64 x_inner, dy_inner, dres_inner, w_inner, b_inner; u64 n, d, rows; double eps;
+  i64 x_inner, dy_inner, dres_inner, w_inner, b_inner; u64 n, d, rows, shift; double eps;
 };
 struct NormSumArgs { float *dw, *db; const float* parts_at; u64 d, parts; };
 
-#define CW_ROW for (int g = 0; G ? g < G : (u64)g * blockDim.x * CW_V < a.d; g++)
-#define CW_COL ((u64)g * blockDim.x + threadIdx.x) * CW_V
+#define CW_ROW for (int g = 0; G ? g < G : (u64)g * team.size() * CW_V < a.d; g++)
+#define CW_COL ((u64)g * team.size() + team.place()) * CW_V
 // Groups kept in registers, or the one that is being looked at.
 #define CW_KEEP(G) (G ? G : 1)
 
-template <class TY, class TX, class TW, class TB, int G, bool LAYER> CW_DEVICE void cw_norm(const NormArgs& a) {
+template <class TY, class TX, class TW, class TB, int G, bool LAYER, bool SHORT> CW_DEVICE void cw_norm(const NormArgs& a) {
   CW_SHARED double shared[32];
-  for (u64 r = blockIdx.x; r < a.n; r += gridDim.x) {
+  Team<SHORT> team(a.shift);
+  for (u64 base = team.first(); base < a.n; base += team.step()) {
+    u64 r = base + team.mine();
+    bool here = team.here(r, a.n);
     const TX* px = (const TX*)a.x + cw_offset(a.x_outer, r);
     float x[CW_KEEP(G)][CW_V];
     double sum = 0.0;
@@ -26,7 +29,7 @@ template <class TY, class TX, class TW, class TB, int G, bool LAYER> CW_DEVICE v
       if (LAYER) sum += (double)cw_sum8(v);
     }
     float mean = 0.0f;
-    if (LAYER) mean = (float)(cw_block_join(sum, Sum(), shared) / (double)a.d);
+    if (LAYER) mean = (float)(team.join(sum, Sum(), shared) / (double)a.d);
     double q = 0.0;
     CW_ROW {
       u64 c = CW_COL;
@@ -37,16 +40,16 @@ template <class TY, class TX, class TW, class TB, int G, bool LAYER> CW_DEVICE v
       CW_UNROLL for (int i = 0; i < CW_V; i++) { float t = i < count ? v[i] - mean : 0.0f; s[i] = t * t; }
       q += (double)cw_sum8(s);
     }
-    q = cw_block_join(q, Sum(), shared) / (double)a.d;
+    q = team.join(q, Sum(), shared) / (double)a.d;
     float rstd = (float)(1.0 / sqrt(q + a.eps));
-    if (threadIdx.x == 0) {
+    if (here && team.place() == 0) {
       if (LAYER) a.mean[r] = mean;
       a.rstd[r] = rstd;
     }
     CW_ROW {
       u64 c = CW_COL;
       int count = cw_left(c, a.d);
-      if (!count) continue;
+      if (!count || !here) continue;
       float (&v)[CW_V] = x[G ? g : 0];
       float w[CW_V];
       float b[CW_V];
@@ -60,17 +63,20 @@ template <class TY, class TX, class TW, class TB, int G, bool LAYER> CW_DEVICE v
   }
 }
 
-// A block walks `rows` rows and keeps the sums of dw and db of its columns in registers (G > 0) or in its part of the workspace (G 0).
-template <class TD, class TX, class TW, class TG, class TR, int G, bool LAYER> CW_DEVICE void cw_norm_grad(const NormArgs& a) {
+// A team walks `rows` rows and keeps the sums of dw and db of its columns in registers (G > 0) or in its part of the workspace (G 0).
+template <class TD, class TX, class TW, class TG, class TR, int G, bool LAYER, bool SHORT> CW_DEVICE void cw_norm_grad(const NormArgs& a) {
   CW_SHARED double shared[32];
-  u64 first = blockIdx.x * a.rows, end = first + a.rows < a.n ? first + a.rows : a.n;
-  float* dw = a.parts_at + (u64)blockIdx.x * 2 * a.d;
+  Team<SHORT> team(a.shift);
+  u64 part = team.first() + team.mine(), first = part * a.rows, end = SHORT || first + a.rows < a.n ? first + a.rows : a.n;
+  float* dw = a.parts_at + part * 2 * a.d;
   float* db = dw + a.d;
   float sw[CW_KEEP(G)][CW_V];
   float sb[CW_KEEP(G)][CW_V];
   CW_UNROLL for (int g = 0; g < CW_KEEP(G); g++) CW_UNROLL for (int i = 0; i < CW_V; i++) { sw[g][i] = 0.0f; sb[g][i] = 0.0f; }
   if (!G) CW_ROW { u64 c = CW_COL; for (int i = 0; i < cw_left(c, a.d); i++) { dw[c + i] = 0.0f; db[c + i] = 0.0f; } }
-  for (u64 r = first; r < end; r++) {
+  for (u64 row = first; row < end; row++) {
+    u64 r = row;
+    bool here = team.here(r, a.n);
     const TX* px = (const TX*)a.x + cw_offset(a.x_outer, r);
     const TG* pg = (const TG*)a.dy + cw_offset(a.dy_outer, r);
     const TR* pr = (const TR*)a.dres + (a.dres ? cw_offset(a.dres_outer, r) : 0);
@@ -81,30 +87,30 @@ template <class TD, class TX, class TW, class TG, class TR, int G, bool LAYER> C
     double s1 = 0.0, s2 = 0.0;
     CW_ROW {
       u64 c = CW_COL;
-      int count = cw_left(c, a.d), k = G ? g : 0;
+      int count = here ? cw_left(c, a.d) : 0, k = G ? g : 0;
       float w[CW_V];
       float p[CW_V];
       cw_load8(x[k], px + (i64)c * a.x_inner, a.x_inner, count);
       cw_load8(d[k], pg + (i64)c * a.dy_inner, a.dy_inner, count);
       cw_load8(w, (const TW*)a.w + (i64)c * a.w_inner, a.w_inner, count);
       CW_UNROLL for (int i = 0; i < CW_V; i++) {
-        bool here = i < count;
-        float h = here ? (x[k][i] - mean) * rstd : 0.0f, dy = here ? d[k][i] : 0.0f;
+        bool has = i < count;
+        float h = has ? (x[k][i] - mean) * rstd : 0.0f, dy = has ? d[k][i] : 0.0f;
         if (G) { sw[k][i] += dy * h; sb[k][i] += dy; }
-        else if (here) { dw[c + i] += dy * h; db[c + i] += dy; }
+        else if (has) { dw[c + i] += dy * h; db[c + i] += dy; }
         x[k][i] = h;
-        d[k][i] = here ? w[i] * dy : 0.0f;
+        d[k][i] = has ? w[i] * dy : 0.0f;
         p[i] = d[k][i] * h;
       }
       if (LAYER) s1 += (double)cw_sum8(d[k]);
       s2 += (double)cw_sum8(p);
     }
-    float c1 = LAYER ? (float)(cw_block_join(s1, Sum(), shared) / (double)a.d) : 0.0f;
-    float c2 = (float)(cw_block_join(s2, Sum(), shared) / (double)a.d);
+    float c1 = LAYER ? (float)(team.join(s1, Sum(), shared) / (double)a.d) : 0.0f;
+    float c2 = (float)(team.join(s2, Sum(), shared) / (double)a.d);
     CW_ROW {
       u64 c = CW_COL;
       int count = cw_left(c, a.d), k = G ? g : 0;
-      if (!count) continue;
+      if (!count || !here) continue;
       if (!G) {
         float w[CW_V];
         cw_load8(x[0], px + (i64)c * a.x_inner, a.x_inner, count);
@@ -122,7 +128,7 @@ template <class TD, class TX, class TW, class TG, class TR, int G, bool LAYER> C
       cw_store8((TD*)a.y + r * a.d + c, y, 1, count);
     }
   }
-  if (G) CW_ROW {
+  if (G && (!SHORT || first < a.n)) CW_ROW {
     u64 c = CW_COL;
     cw_store8(dw + c, sw[g], 1, cw_left(c, a.d));
     cw_store8(db + c, sb[g], 1, cw_left(c, a.d));

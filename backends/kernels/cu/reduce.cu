@@ -1,7 +1,7 @@
 // Sums and the like over chosen dims, first-best indices, running sums, histograms. Partial results are f64 and join in one order.
 
-struct ReduceArgs { char* dst; const char* src; double* parts_at; Dims kept, gone; u64 piece, parts, accumulate; };
-struct LineArgs { char* dst; const char* src; Dims from, to; u64 n; i64 step_in, step_out; u64 kind; };
+struct ReduceArgs { char* dst; const char* src; double* parts_at; Dims kept, gone; u64 piece, parts, accumulate, shift; };
+struct LineArgs { char* dst; const char* src; Dims from, to; u64 n; i64 step_in, step_out; u64 kind, shift; };
 struct HistogramArgs { u32* dst; const char* index; Dims from; u64 bins; };
 
 // Kinds: 1 sum, 2 sum of squares, 3 max, 4 min, 5 product.
@@ -21,26 +21,29 @@ template <class TD> CW_DEVICE void cw_reduce_out(const ReduceArgs& a, u64 i, u64
   cw_store(y, a.accumulate ? (float)((double)cw_load((const TD*)y) + v) : (float)v);
 }
 
-// A block for each element that stays (and each part of what goes): neighbours lie in the dims that go.
-template <class TD, class TS, int K> CW_DEVICE void cw_reduce_along(const ReduceArgs& a) {
+// A team for each element that stays (and each part of what goes): neighbours lie in the dims that go.
+template <class TD, class TS, int K, bool SHORT> CW_DEVICE void cw_reduce_along(const ReduceArgs& a) {
   CW_SHARED double shared[32];
   u64 work = a.kept.total * a.parts;
   bool flat = a.gone.rank <= 1;
   i64 step = a.gone.rank ? a.gone.stride[0] : 1;
-  for (u64 b = blockIdx.x; b < work; b += gridDim.x) {
+  Team<SHORT> team(a.shift);
+  for (u64 base = team.first(); base < work; base += team.step()) {
+    u64 b = base + team.mine();
+    bool here = team.here(b, work);
     u64 part = cw_div(b, a.kept.total), i = b - part * a.kept.total;
     const TS* x = (const TS*)a.src + cw_offset(a.kept, i);
     u64 start = part * a.piece, end = start + a.piece < a.gone.total ? start + a.piece : a.gone.total;
     double acc = cw_nothing<K>();
-    for (u64 at = start + (u64)threadIdx.x * CW_V; at < end; at += (u64)blockDim.x * CW_V) {
+    for (u64 at = start + (u64)team.place() * CW_V; at < end; at += (u64)team.size() * CW_V) {
       int count = cw_left(at, end);
       float v[CW_V];
       if (flat) cw_load8(v, x + (i64)at * step, step, count);
       else for (int k = 0; k < CW_V; k++) v[k] = k < count ? cw_load(x + cw_offset(a.gone, at + k)) : 0.0f;
       CW_UNROLL for (int k = 0; k < CW_V; k++) if (k < count) acc = cw_join<K>(acc, cw_term<K>(v[k]));
     }
-    acc = cw_block_join(acc, Join<K>(), shared);
-    if (threadIdx.x == 0) cw_reduce_out<TD>(a, i, part, acc);
+    acc = team.join(acc, Join<K>(), shared);
+    if (here && team.place() == 0) cw_reduce_out<TD>(a, i, part, acc);
   }
 }
 
@@ -92,27 +95,32 @@ template <bool SMALLEST> CW_DEVICE bool cw_beats(float a, i64 i, float b, i64 j)
   if (na || nb) return na && nb ? i < j : SMALLEST ? nb : na;
   return a == b ? i < j : SMALLEST ? a < b : a > b;
 }
-template <class TI, class T, bool SMALLEST> CW_DEVICE void cw_arg_reduce(const LineArgs& a) {
+template <class TI, class T, bool SMALLEST, bool SHORT> CW_DEVICE void cw_arg_reduce(const LineArgs& a) {
   CW_SHARED float values[32];
   CW_SHARED i64 places[32];
-  for (u64 line = blockIdx.x; line < a.from.total; line += gridDim.x) {
+  Team<SHORT> team(a.shift);
+  for (u64 base = team.first(); base < a.from.total; base += team.step()) {
+    u64 line = base + team.mine();
+    bool here = team.here(line, a.from.total);
     const T* x = (const T*)a.src + cw_offset(a.from, line);
     float best = 0.0f;
     i64 at = -1;
-    for (u64 i = threadIdx.x; i < a.n; i += blockDim.x) {
+    for (u64 i = team.place(); i < a.n; i += team.size()) {
       float v = cw_load(x + (i64)i * a.step_in);
       if (cw_beats<SMALLEST>(v, (i64)i, best, at)) { best = v; at = (i64)i; }
     }
-    for (int m = CW_WARP / 2; m > 0; m >>= 1) {
+    for (int m = (SHORT ? (int)team.size() : CW_WARP) / 2; m > 0; m >>= 1) {
       float v = cw_shfl_xor(best, m);
       i64 j = cw_shfl_xor(at, m);
       if (cw_beats<SMALLEST>(v, j, best, at)) { best = v; at = j; }
     }
-    CW_SYNC();
-    if (CW_LANE() == 0) { values[threadIdx.x / CW_WARP] = best; places[threadIdx.x / CW_WARP] = at; }
-    CW_SYNC();
-    if (threadIdx.x == 0) {
-      for (int w = 1; w < ((int)blockDim.x + CW_WARP - 1) / CW_WARP; w++)
+    if (!SHORT) {
+      CW_SYNC();
+      if (CW_LANE() == 0) { values[threadIdx.x / CW_WARP] = best; places[threadIdx.x / CW_WARP] = at; }
+      CW_SYNC();
+    }
+    if (here && team.place() == 0) {
+      if (!SHORT) for (int w = 1; w < ((int)blockDim.x + CW_WARP - 1) / CW_WARP; w++)
         if (cw_beats<SMALLEST>(values[w], places[w], best, at)) { best = values[w]; at = places[w]; }
       ((TI*)a.dst)[line] = (TI)at;
     }
@@ -123,18 +131,21 @@ template <class TI, class T, bool SMALLEST> CW_DEVICE void cw_arg_reduce(const L
 template <class A> struct Work { typedef float type; };
 template <> struct Work<i64> { typedef i64 type; };
 
-// Running sums of a line, a tile of the block's threads times eight at a time. A tile is read before it is written, so in place works.
-template <class A, class T> CW_DEVICE void cw_cumsum(const LineArgs& a) {
+// Running sums of a line, a tile of its team's threads times eight at a time. A tile is read before it is written, so in place works.
+template <class A, class T, bool SHORT> CW_DEVICE void cw_cumsum(const LineArgs& a) {
   CW_SHARED A sums[32];
   typedef Conv<typename Work<A>::type, T> C;
-  int lane = (int)CW_LANE(), warp = (int)threadIdx.x / CW_WARP, warps = ((int)blockDim.x + CW_WARP - 1) / CW_WARP;
-  for (u64 line = blockIdx.x; line < a.from.total; line += gridDim.x) {
+  Team<SHORT> team(a.shift);
+  int lane = SHORT ? (int)team.place() : (int)CW_LANE(), warp = (int)threadIdx.x / CW_WARP, warps = ((int)blockDim.x + CW_WARP - 1) / CW_WARP;
+  for (u64 first = team.first(); first < a.from.total; first += team.step()) {
+    u64 line = first + team.mine();
+    bool here = team.here(line, a.from.total);
     const T* x = (const T*)a.src + cw_offset(a.from, line);
     T* y = (T*)a.dst + cw_offset(a.to, line);
     A carry = 0;
-    for (u64 base = 0; base < a.n; base += (u64)blockDim.x * CW_V) {
-      u64 start = base + (u64)threadIdx.x * CW_V;
-      int count = cw_left(start, a.n);
+    for (u64 base = 0; base < a.n; base += (u64)team.size() * CW_V) {
+      u64 start = base + (u64)team.place() * CW_V;
+      int count = here ? cw_left(start, a.n) : 0;
       A v[CW_V];
       A sum = 0;
       for (int k = 0; k < CW_V; k++) {
@@ -142,14 +153,16 @@ template <class A, class T> CW_DEVICE void cw_cumsum(const LineArgs& a) {
         sum += v[k];
       }
       A before = sum;
-      for (int d = 1; d < CW_WARP; d <<= 1) { A o = cw_shfl_up(before, d); if (lane >= d) before += o; }
-      CW_SYNC();
-      if (lane == CW_WARP - 1 || threadIdx.x == blockDim.x - 1) sums[warp] = before;
-      CW_SYNC();
+      for (int d = 1; d < (SHORT ? (int)team.size() : CW_WARP); d <<= 1) { A o = cw_shfl_up(before, d); if (lane >= d) before += o; }
+      if (!SHORT) {
+        CW_SYNC();
+        if (lane == CW_WARP - 1 || threadIdx.x == blockDim.x - 1) sums[warp] = before;
+        CW_SYNC();
+      }
       // Of the lanes before, not less its own: NaN and infinities count from their place on.
       A run = cw_shfl_up(before, 1);
       run = carry + (lane > 0 ? run : (A)0);
-      for (int w = 0; w < warps; w++) { if (w < warp) run += sums[w]; carry += sums[w]; }
+      if (!SHORT) for (int w = 0; w < warps; w++) { if (w < warp) run += sums[w]; carry += sums[w]; }
       for (int k = 0; k < count; k++) { run += v[k]; y[(i64)(start + k) * a.step_out] = C::put((typename Work<A>::type)run); }
     }
   }

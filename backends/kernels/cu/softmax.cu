@@ -1,13 +1,13 @@
-// Softmax and cross-entropy over the last dim. A block has a row: in registers where it fits (G groups of eight a thread), else maximum and
+// Softmax and cross-entropy over the last dim. A team has a row: in registers where it fits (G groups of eight a thread), else maximum and
 // sum are found in one pass over memory with a running maximum, and a second pass writes.
 
 struct SoftmaxArgs {
   char* y; float* lse; const char *x, *dy, *target, *g; Dims x_outer, dy_outer, target_from, lse_from, g_from; i64 x_inner, dy_inner;
-  u64 n, d; i64 ignore; u64 has_ignore;
+  u64 n, d, shift; i64 ignore; u64 has_ignore;
 };
 
-#define CW_ROW for (int g = 0; G ? g < G : (u64)g * blockDim.x * CW_V < a.d; g++)
-#define CW_COL ((u64)g * blockDim.x + threadIdx.x) * CW_V
+#define CW_ROW for (int g = 0; G ? g < G : (u64)g * team.size() * CW_V < a.d; g++)
+#define CW_COL ((u64)g * team.size() + team.place()) * CW_V
 #define CW_KEEP(G) (G ? G : 1)
 
 // Joins (m, s) pairs that stand for s exp(m).
@@ -20,7 +20,7 @@ CW_DEVICE void cw_rescale(float& m, double& s, float n, double t) {
 }
 
 // Maximum and sum of exponentials of a row, the same in every thread. Keeps the row in x when G > 0.
-template <class TX, int G> CW_DEVICE void cw_statistics(const SoftmaxArgs& a, const TX* px, float (&x)[CW_KEEP(G)][CW_V], float& m, double& s,
+template <class TX, int G, bool SHORT> CW_DEVICE void cw_statistics(const SoftmaxArgs& a, const Team<SHORT>& team, const TX* px, float (&x)[CW_KEEP(G)][CW_V], float& m, double& s,
     float* shared_m, double* shared_s) {
   m = -CW_INF;
   s = 0.0;
@@ -37,9 +37,9 @@ template <class TX, int G> CW_DEVICE void cw_statistics(const SoftmaxArgs& a, co
     CW_UNROLL for (int i = 0; i < CW_V; i++) e[i] = expf(v[i] - top);
     cw_rescale(m, s, top, (double)cw_sum8(e));
   }
-  for (int k = CW_WARP / 2; k > 0; k >>= 1) { float n = cw_shfl_xor(m, k); double t = cw_shfl_xor(s, k); cw_rescale(m, s, n, t); }
+  for (int k = (SHORT ? (int)team.size() : CW_WARP) / 2; k > 0; k >>= 1) { float n = cw_shfl_xor(m, k); double t = cw_shfl_xor(s, k); cw_rescale(m, s, n, t); }
   int warps = ((int)blockDim.x + CW_WARP - 1) / CW_WARP;
-  if (warps > 1) {
+  if (!SHORT && warps > 1) {
     CW_SYNC();
     if (CW_LANE() == 0) { shared_m[threadIdx.x / CW_WARP] = m; shared_s[threadIdx.x / CW_WARP] = s; }
     CW_SYNC();
@@ -49,20 +49,23 @@ template <class TX, int G> CW_DEVICE void cw_statistics(const SoftmaxArgs& a, co
   }
 }
 
-template <class TY, class TX, int G> CW_DEVICE void cw_softmax(const SoftmaxArgs& a) {
+template <class TY, class TX, int G, bool SHORT> CW_DEVICE void cw_softmax(const SoftmaxArgs& a) {
   CW_SHARED float shared_m[32];
   CW_SHARED double shared_s[32];
-  for (u64 r = blockIdx.x; r < a.n; r += gridDim.x) {
+  Team<SHORT> team(a.shift);
+  for (u64 base = team.first(); base < a.n; base += team.step()) {
+    u64 r = base + team.mine();
+    bool here = team.here(r, a.n);
     const TX* px = (const TX*)a.x + cw_offset(a.x_outer, r);
     float x[CW_KEEP(G)][CW_V];
     float m;
     double s;
-    cw_statistics<TX, G>(a, px, x, m, s, shared_m, shared_s);
+    cw_statistics<TX, G, SHORT>(a, team, px, x, m, s, shared_m, shared_s);
     float k = (float)(1.0 / s);
     CW_ROW {
       u64 c = CW_COL;
       int count = cw_left(c, a.d);
-      if (!count) continue;
+      if (!count || !here) continue;
       float (&v)[CW_V] = x[G ? g : 0];
       if (!G) cw_load8(v, px + (i64)c * a.x_inner, a.x_inner, count);
       float y[CW_V];
@@ -73,9 +76,12 @@ template <class TY, class TX, int G> CW_DEVICE void cw_softmax(const SoftmaxArgs
 }
 
 // x here is y of the forward.
-template <class TD, class TG, class TY, int G> CW_DEVICE void cw_softmax_grad(const SoftmaxArgs& a) {
+template <class TD, class TG, class TY, int G, bool SHORT> CW_DEVICE void cw_softmax_grad(const SoftmaxArgs& a) {
   CW_SHARED double shared[32];
-  for (u64 r = blockIdx.x; r < a.n; r += gridDim.x) {
+  Team<SHORT> team(a.shift);
+  for (u64 base = team.first(); base < a.n; base += team.step()) {
+    u64 r = base + team.mine();
+    bool here = team.here(r, a.n);
     const TY* py = (const TY*)a.x + cw_offset(a.x_outer, r);
     const TG* pg = (const TG*)a.dy + cw_offset(a.dy_outer, r);
     float y[CW_KEEP(G)][CW_V];
@@ -90,11 +96,11 @@ template <class TD, class TG, class TY, int G> CW_DEVICE void cw_softmax_grad(co
       CW_UNROLL for (int i = 0; i < CW_V; i++) p[i] = i < count ? y[k][i] * d[k][i] : 0.0f;
       s += (double)cw_sum8(p);
     }
-    float sum = (float)cw_block_join(s, Sum(), shared);
+    float sum = (float)team.join(s, Sum(), shared);
     CW_ROW {
       u64 c = CW_COL;
       int count = cw_left(c, a.d), k = G ? g : 0;
-      if (!count) continue;
+      if (!count || !here) continue;
       if (!G) {
         cw_load8(y[0], py + (i64)c * a.x_inner, a.x_inner, count);
         cw_load8(d[0], pg + (i64)c * a.dy_inner, a.dy_inner, count);
@@ -114,16 +120,19 @@ template <class TI> CW_DEVICE i64 cw_target(const SoftmaxArgs& a, u64 r) {
 }
 
 // y is the loss. One pass over the logits.
-template <class TX, class TI> CW_DEVICE void cw_xent(const SoftmaxArgs& a) {
+template <class TX, class TI, bool SHORT> CW_DEVICE void cw_xent(const SoftmaxArgs& a) {
   CW_SHARED float shared_m[32];
   CW_SHARED double shared_s[32];
-  for (u64 r = blockIdx.x; r < a.n; r += gridDim.x) {
+  Team<SHORT> team(a.shift);
+  for (u64 base = team.first(); base < a.n; base += team.step()) {
+    u64 r = base + team.mine();
+    bool here = team.here(r, a.n);
     const TX* px = (const TX*)a.x + cw_offset(a.x_outer, r);
     float x[1][CW_V];
     float m;
     double s;
-    cw_statistics<TX, 0>(a, px, x, m, s, shared_m, shared_s);
-    if (threadIdx.x == 0) {
+    cw_statistics<TX, 0, SHORT>(a, team, px, x, m, s, shared_m, shared_s);
+    if (here && team.place() == 0) {
       double z = (double)m + log(s);
       i64 t = cw_target<TI>(a, r);
       a.lse[r] = (float)z;

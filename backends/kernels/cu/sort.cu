@@ -1,7 +1,7 @@
-// Stable sorting of rows: items carry their position, so they are distinct and every correct sort gives the one answer. Chunks are sorted in
-// shared memory, then merged by pairs: an item's place is its own index plus its rank in the other run.
+// Stable sorting of rows: items carry their position, so they are distinct and every correct sort gives the one answer. Chunks (a part of a row, or
+// several SHORT rows of 2^shift places each) are sorted in shared memory, then merged by pairs: an item's place is its own index plus its rank in the other run.
 
-struct SortArgs { char* items; const char* keys; Dims from; u64 rows, n, descending; };
+struct SortArgs { char* items; const char* keys; Dims from; u64 rows, n, descending, shift; };
 struct MergeArgs { const char* from; char* to; u64 rows, n, run; };
 struct TakeArgs { char *keys_out, *values_out; const char *items, *keys, *values; Dims keys_from, values_from; u64 rows, n, k; };
 
@@ -35,15 +35,16 @@ struct Wide {
   CW_DEVICE u64 at() const { return i; }
 };
 
-template <class I> CW_DEVICE void cw_sort_shared(I* s) {
-  for (u32 k = 2; k <= CW_SORT; k <<= 1)
+// Every `each` places by themselves.
+template <class I> CW_DEVICE void cw_sort_shared(I* s, u32 each) {
+  for (u32 k = 2; k <= each; k <<= 1)
     for (u32 j = k >> 1; j > 0; j >>= 1) {
       CW_SYNC();
       for (u32 i = threadIdx.x; i < CW_SORT; i += blockDim.x) {
         u32 o = i ^ j;
         if (o > i) {
           I x = s[i], y = s[o];
-          bool up = (i & k) == 0;
+          bool up = (i & (each - 1) & k) == 0;
           if (up ? y < x : x < y) { s[i] = y; s[o] = x; }
         }
       }
@@ -57,14 +58,30 @@ template <class I, class T> CW_DEVICE I cw_item(const SortArgs& a, u64 row, u64 
 }
 template <> CW_DEVICE Narrow cw_item<Narrow, Narrow>(const SortArgs& a, u64 row, u64 i) { return ((const Narrow*)a.items)[row * a.n + i]; }
 
-template <class I, class T> CW_DEVICE void cw_sort(const SortArgs& a) {
+template <class I, class T, bool SHORT> CW_DEVICE void cw_sort(const SortArgs& a) {
   CW_SHARED I s[CW_SORT];
+  if constexpr (SHORT) {
+    u32 each = 1u << a.shift, rows = CW_SORT >> a.shift;
+    for (u64 base = (u64)blockIdx.x * rows; base < a.rows; base += (u64)gridDim.x * rows) {
+      CW_SYNC();
+      for (u32 i = threadIdx.x; i < CW_SORT; i += blockDim.x) {
+        u64 row = base + (i >> a.shift), at = i & (each - 1);
+        s[i] = row < a.rows && at < a.n ? cw_item<I, T>(a, row, at) : I::last();
+      }
+      cw_sort_shared(s, each);
+      for (u32 i = threadIdx.x; i < CW_SORT; i += blockDim.x) {
+        u64 row = base + (i >> a.shift), at = i & (each - 1);
+        if (row < a.rows && at < a.n) ((I*)a.items)[row * a.n + at] = s[i];
+      }
+    }
+    return;
+  }
   u64 chunks = (a.n + CW_SORT - 1) / CW_SORT;
   for (u64 b = blockIdx.x; b < a.rows * chunks; b += gridDim.x) {
     u64 row = cw_div(b, chunks), start = (b - row * chunks) * CW_SORT;
     CW_SYNC();
     for (u32 i = threadIdx.x; i < CW_SORT; i += blockDim.x) s[i] = start + i < a.n ? cw_item<I, T>(a, row, start + i) : I::last();
-    cw_sort_shared(s);
+    cw_sort_shared(s, CW_SORT);
     for (u32 i = threadIdx.x; i < CW_SORT; i += blockDim.x) if (start + i < a.n) ((I*)a.items)[row * a.n + start + i] = s[i];
   }
 }

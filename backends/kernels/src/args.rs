@@ -68,10 +68,10 @@ plain! {
     FinishArgs "FinishArgs" { out: u64, parts: u64, n: u64 }
     /// Reduction over dims.
     ReduceArgs "ReduceArgs" {
-        dst: u64, src: u64, parts_at: u64, kept: Dims, gone: Dims, piece: u64, parts: u64, accumulate: u64,
+        dst: u64, src: u64, parts_at: u64, kept: Dims, gone: Dims, piece: u64, parts: u64, accumulate: u64, shift: u64,
     }
     /// One dim walked in order.
-    LineArgs "LineArgs" { dst: u64, src: u64, from: Dims, to: Dims, n: u64, step_in: i64, step_out: i64, kind: u64 }
+    LineArgs "LineArgs" { dst: u64, src: u64, from: Dims, to: Dims, n: u64, step_in: i64, step_out: i64, kind: u64, shift: u64 }
     /// Counting indices.
     HistogramArgs "HistogramArgs" { dst: u64, index: u64, from: Dims, bins: u64 }
     /// Rows of a table by index.
@@ -86,7 +86,7 @@ plain! {
         table: u64, src: u64, items: u64, pos_from: Dims, row: Dims, n: u64, width: u64, seq: u64,
     }
     /// Sorting rows.
-    SortArgs "SortArgs" { items: u64, keys: u64, from: Dims, rows: u64, n: u64, descending: u64 }
+    SortArgs "SortArgs" { items: u64, keys: u64, from: Dims, rows: u64, n: u64, descending: u64, shift: u64 }
     /// Merging sorted runs.
     MergeArgs "MergeArgs" { from: u64, to: u64, rows: u64, n: u64, run: u64 }
     /// Writing what sorting found.
@@ -96,14 +96,14 @@ plain! {
     /// Norms, both directions.
     NormArgs "NormArgs" {
         y: u64, mean: u64, rstd: u64, x: u64, w: u64, b: u64, dy: u64, dres: u64, parts_at: u64, x_outer: Dims, dy_outer: Dims,
-        dres_outer: Dims, x_inner: i64, dy_inner: i64, dres_inner: i64, w_inner: i64, b_inner: i64, n: u64, d: u64, rows: u64, eps: f64,
+        dres_outer: Dims, x_inner: i64, dy_inner: i64, dres_inner: i64, w_inner: i64, b_inner: i64, n: u64, d: u64, rows: u64, shift: u64, eps: f64,
     }
     /// Partial sums of weight gradients.
     NormSumArgs "NormSumArgs" { dw: u64, db: u64, parts_at: u64, d: u64, parts: u64 }
     /// Softmax and cross-entropy, both directions.
     SoftmaxArgs "SoftmaxArgs" {
         y: u64, lse: u64, x: u64, dy: u64, target: u64, g: u64, x_outer: Dims, dy_outer: Dims, target_from: Dims, lse_from: Dims, g_from: Dims,
-        x_inner: i64, dy_inner: i64, n: u64, d: u64, ignore: i64, has_ignore: u64,
+        x_inner: i64, dy_inner: i64, n: u64, d: u64, shift: u64, ignore: i64, has_ignore: u64,
     }
     /// Rotary embedding.
     RopeArgs "RopeArgs" {

@@ -165,6 +165,44 @@ pub(crate) fn threads_for(groups: u64, least: u32, most: u32) -> u32 {
         .clamp(least, most)
 }
 
+/// Who has a row, by its length alone (`Team` in the source): a whole block, or of short rows some neighbouring threads of a warp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Team {
+    /// Whether several share a block.
+    pub(crate) short: bool,
+    /// log2 of the threads that have a short row.
+    pub(crate) shift: u64,
+    /// Threads of a block.
+    pub(crate) threads: u32,
+}
+
+impl Team {
+    /// For rows of `groups` groups of eight, which up to 32 threads cover or else a block of at most `most`; blocks of short rows have `several`.
+    pub(crate) fn of(groups: u64, several: u32, most: u32) -> Team {
+        let each = threads_for(groups, 1, most);
+        let short = each <= 32;
+        Team {
+            short,
+            shift: if short { each.ilog2() as u64 } else { 0 },
+            threads: if short { several } else { each },
+        }
+    }
+
+    /// Rows of a block.
+    pub(crate) fn rows(self) -> u64 {
+        if self.short {
+            self.threads as u64 >> self.shift
+        } else {
+            1
+        }
+    }
+
+    /// What ends the name of a kernel that is compiled for such rows.
+    pub(crate) fn suffix(self) -> &'static str {
+        if self.short { "_short" } else { "" }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! adamw, multi_sumsq, multi_scale, nonfinite_count: dense tensors go many to a launch, strided ones (which adamw does not take) one each.
 
-use super::point::{Arg, Numbers, Use, Work, point};
-use super::{Answer, blocks, done, launch};
+use super::point::{Arg, GROUP, Numbers, Use, Work, point};
+use super::{Answer, Team, blocks, done, launch};
 use crate::args::{FinishArgs, MultiHead, MultiTensor, Plain, ReduceArgs, zero};
 use crate::launch::{Dynamic, Launch, Place, Slot};
 use crate::source::{Facts, Family, Kernel};
@@ -244,12 +244,13 @@ pub(crate) fn sumsq(o: &OpRequest<'_>, f: &Facts) -> Answer {
         // Two parts at least, so that partial sums go to the workspace: the second may be empty.
         a.parts = v.total.div_ceil(a.piece).max(2);
         let c = c_type(v.dtype);
-        let k = super::reduce::along(c, "float", op::reduce::SUMSQ);
+        let team = Team::of(CHUNK / GROUP, THREADS, THREADS);
+        let k = super::reduce::along(c, "float", op::reduce::SUMSQ, team);
         let slots = [
             ("src", Place::Operand(*i)),
             ("parts_at", Place::Workspace(chunks * 8)),
         ];
-        out.push(launch(k, [a.parts, 1, 1], THREADS, 0, &a, &slots));
+        out.push(launch(k, [a.parts, 1, 1], team.threads, 0, &a, &slots));
         chunks += a.parts;
     }
     if chunks > 0 {

@@ -1,7 +1,7 @@
 //! layer_norm_* and rms_norm_*.
 
 use super::point::GROUP;
-use super::{Answer, blocks, done, launch, nothing, threads_for};
+use super::{Answer, Team, blocks, done, launch, nothing};
 use crate::args::{Dims, NormArgs, NormSumArgs, zero};
 use crate::launch::{Dynamic, Place};
 use crate::source::{Facts, Family, Kernel};
@@ -12,16 +12,16 @@ use crossweave_plugin::{DType, OpRequest};
 /// Most threads of a block.
 const MOST: u32 = 512;
 
-/// Groups of eight a thread keeps, and the threads of a block, for a row of `d`; 0 groups when the row does not fit registers.
-pub(crate) fn shape_of_block(d: u64, most_groups: u64) -> (u64, u32) {
+/// Groups of eight a thread keeps, and who has a row of `d`; 0 groups when the row does not fit registers. Blocks of short rows have `several`
+/// threads.
+pub(crate) fn shape_of_block(d: u64, most_groups: u64, several: u32) -> (u64, Team) {
     let groups = d.div_ceil(GROUP).max(1);
-    let threads = threads_for(groups, 64, MOST);
-    let each = groups.div_ceil(threads as u64).next_power_of_two();
-    if each > most_groups {
-        (0, MOST)
-    } else {
-        (each, threads)
+    let team = Team::of(groups, several, MOST);
+    if team.short {
+        return (1, team);
     }
+    let each = groups.div_ceil(team.threads as u64).next_power_of_two();
+    (if each > most_groups { 0 } else { each }, team)
 }
 
 /// `layer_norm_fwd`.
@@ -45,7 +45,8 @@ fn forward(o: &OpRequest<'_>, f: &Facts, layer: bool) -> Answer {
     (a.x_outer, _, a.x_inner) = x.rows();
     (a.w_inner, a.b_inner) = (w.stride[0], b.as_ref().map_or(0, |b| b.stride[0]));
     (a.n, a.d, a.eps) = (n, d, r.eps);
-    let (g, threads) = shape_of_block(d, 8);
+    let (g, team) = shape_of_block(d, 8, 128);
+    a.shift = team.shift;
     let types = [
         c_type(y.dtype),
         c_type(x.dtype),
@@ -55,10 +56,14 @@ fn forward(o: &OpRequest<'_>, f: &Facts, layer: bool) -> Answer {
     let name = if layer { "layer_norm" } else { "rms_norm" };
     let k = Kernel::new(
         Family::Norm,
-        format!("cw_{name}_{}_{g}", types.join("_")),
+        format!("cw_{name}_{}_{g}{}", types.join("_"), team.suffix()),
         MOST,
         "NormArgs",
-        &format!("cw_norm<{}, {g}, {layer}>", types.join(", ")),
+        &format!(
+            "cw_norm<{}, {g}, {layer}, {}>",
+            types.join(", "),
+            team.short
+        ),
     );
     let at = at as u32;
     let mut places = vec![
@@ -73,7 +78,14 @@ fn forward(o: &OpRequest<'_>, f: &Facts, layer: bool) -> Answer {
     if b.is_some() {
         places.push(("b", Place::Operand(5)));
     }
-    let l = launch(k, [blocks(n, 1, f), 1, 1], threads, 0, &a, &places);
+    let l = launch(
+        k,
+        [blocks(n, team.rows(), f), 1, 1],
+        team.threads,
+        0,
+        &a,
+        &places,
+    );
     done(o, 0, vec![l], Dynamic::None)
 }
 
@@ -86,7 +98,7 @@ pub(crate) fn rms_backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     backward(o, f, false)
 }
 
-/// Partial sums of the weight gradients: at most so many, by shape alone.
+/// Partial sums of the weight gradients: at most so many, and of short rows four times that, by shape alone.
 const PARTS: u64 = 512;
 
 fn backward(o: &OpRequest<'_>, _: &Facts, layer: bool) -> Answer {
@@ -103,9 +115,10 @@ fn backward(o: &OpRequest<'_>, _: &Facts, layer: bool) -> Answer {
     let none: Dims = zero();
     (a.dres_outer, _, a.dres_inner) = dres.as_ref().map_or((none, 0, 0), View::rows);
     (a.w_inner, a.n, a.d) = (w.stride[0], n, d);
-    a.rows = n.div_ceil(PARTS).max(4);
+    let (g, team) = shape_of_block(d, 4, 64);
+    a.shift = team.shift;
+    a.rows = n.div_ceil(PARTS * team.rows().min(4)).max(4);
     let parts = n.div_ceil(a.rows);
-    let (g, threads) = shape_of_block(d, 4);
     let types = [
         c_type(dx.dtype),
         c_type(x.dtype),
@@ -116,10 +129,14 @@ fn backward(o: &OpRequest<'_>, _: &Facts, layer: bool) -> Answer {
     let name = if layer { "layer_norm" } else { "rms_norm" };
     let k = Kernel::new(
         Family::Norm,
-        format!("cw_{name}_grad_{}_{g}", types.join("_")),
+        format!("cw_{name}_grad_{}_{g}{}", types.join("_"), team.suffix()),
         MOST,
         "NormArgs",
-        &format!("cw_norm_grad<{}, {g}, {layer}>", types.join(", ")),
+        &format!(
+            "cw_norm_grad<{}, {g}, {layer}, {}>",
+            types.join(", "),
+            team.short
+        ),
     );
     let at = at as u32;
     let mut places = vec![
@@ -136,7 +153,8 @@ fn backward(o: &OpRequest<'_>, _: &Facts, layer: bool) -> Answer {
     if dres.is_some() {
         places.push(("dres", Place::Operand(last as u32)));
     }
-    let first = launch(k, [parts, 1, 1], threads, 0, &a, &places);
+    let grid = [parts.div_ceil(team.rows()), 1, 1];
+    let first = launch(k, grid, team.threads, 0, &a, &places);
     let mut s: NormSumArgs = zero();
     (s.d, s.parts) = (d, parts);
     let k = Kernel::new(

@@ -1,7 +1,7 @@
 //! reduce, arg_reduce, cumsum, histogram.
 
 use super::point::{GROUP, fill_launch};
-use super::{Answer, blocks, done, launch, nothing, threads_for};
+use super::{Answer, Team, blocks, done, launch, nothing};
 use crate::args::{HistogramArgs, LineArgs, ReduceArgs, zero};
 use crate::launch::{Dynamic, Place};
 use crate::source::{Facts, Family, Kernel};
@@ -9,14 +9,14 @@ use crate::view::*;
 use crossweave_abi::op;
 use crossweave_plugin::{DType, OpRequest, op as request};
 
-/// The kernel that gives a block to each element that stays.
-pub(crate) fn along(src: &str, dst: &str, kind: u32) -> Kernel {
+/// The kernel that gives a team to each element that stays.
+pub(crate) fn along(src: &str, dst: &str, kind: u32, team: Team) -> Kernel {
     Kernel::new(
         Family::Reduce,
-        format!("cw_reduce_along{kind}_{dst}_{src}"),
+        format!("cw_reduce_along{kind}_{dst}_{src}{}", team.suffix()),
         256,
         "ReduceArgs",
-        &format!("cw_reduce_along<{dst}, {src}, {kind}>"),
+        &format!("cw_reduce_along<{dst}, {src}, {kind}, {}>", team.short),
     )
 }
 
@@ -93,10 +93,11 @@ pub(crate) fn reduce(o: &OpRequest<'_>, f: &Facts) -> Answer {
     let slots = if a.parts > 1 { &slots[..] } else { &slots[..2] };
     let mut out = Vec::new();
     if is_along {
-        let k = along(ts, td, p.kind);
-        let threads = threads_for(a.piece.min(gone.total).div_ceil(GROUP), 64, 256);
-        let grid = [blocks(kept.total * a.parts, 1, f), 1, 1];
-        out.push(launch(k, grid, threads, 0, &a, slots));
+        let team = Team::of(a.piece.min(gone.total).div_ceil(GROUP), 128, 256);
+        a.shift = team.shift;
+        let k = along(ts, td, p.kind, team);
+        let grid = [blocks(kept.total * a.parts, team.rows(), f), 1, 1];
+        out.push(launch(k, grid, team.threads, 0, &a, slots));
     } else {
         let k = Kernel::new(
             Family::Reduce,
@@ -137,23 +138,28 @@ fn split(v: &View, dim: usize) -> (crate::args::Dims, u64, i64) {
 pub(crate) fn arg_reduce(o: &OpRequest<'_>, f: &Facts) -> Answer {
     let r = request::ArgReduce::read(o)?;
     let (dst, src, dim): (View, View, _) = (r.dst.into(), r.src.into(), r.dim);
-    let n = src.shape[dim];
     if dst.total == 0 {
         return nothing(o);
     }
     let mut a: LineArgs = zero();
     (a.from, a.n, a.step_in) = split(&src, dim);
+    let team = Team::of(a.n.div_ceil(GROUP), 128, 256);
+    a.shift = team.shift;
     let (ti, t) = (c_type(dst.dtype), c_type(src.dtype));
     let k = Kernel::new(
         Family::Reduce,
-        format!("cw_arg_reduce{}_{ti}_{t}", r.smallest as u32),
+        format!(
+            "cw_arg_reduce{}_{ti}_{t}{}",
+            r.smallest as u32,
+            team.suffix()
+        ),
         256,
         "LineArgs",
-        &format!("cw_arg_reduce<{ti}, {t}, {}>", r.smallest),
+        &format!("cw_arg_reduce<{ti}, {t}, {}, {}>", r.smallest, team.short),
     );
     let slots = [("dst", Place::Operand(0)), ("src", Place::Operand(1))];
-    let grid = [blocks(dst.total, 1, f), 1, 1];
-    let l = launch(k, grid, threads_for(n, 64, 256), 0, &a, &slots);
+    let grid = [blocks(dst.total, team.rows(), f), 1, 1];
+    let l = launch(k, grid, team.threads, 0, &a, &slots);
     done(o, 0, vec![l], Dynamic::None)
 }
 
@@ -167,6 +173,8 @@ pub(crate) fn cumsum(o: &OpRequest<'_>, f: &Facts) -> Answer {
     let mut a: LineArgs = zero();
     (a.from, a.n, a.step_in) = split(&src, dim);
     (a.to, _, a.step_out) = split(&dst, dim);
+    let team = Team::of(a.n.div_ceil(GROUP), 128, 256);
+    a.shift = team.shift;
     let t = c_type(src.dtype);
     let acc = if src.dtype.is_float() {
         "double"
@@ -175,15 +183,14 @@ pub(crate) fn cumsum(o: &OpRequest<'_>, f: &Facts) -> Answer {
     };
     let k = Kernel::new(
         Family::Reduce,
-        format!("cw_cumsum_{t}"),
+        format!("cw_cumsum_{t}{}", team.suffix()),
         256,
         "LineArgs",
-        &format!("cw_cumsum<{acc}, {t}>"),
+        &format!("cw_cumsum<{acc}, {t}, {}>", team.short),
     );
     let slots = [("dst", Place::Operand(0)), ("src", Place::Operand(1))];
-    let threads = threads_for(a.n.div_ceil(GROUP), 64, 256);
-    let grid = [blocks(a.from.total, 1, f), 1, 1];
-    let l = launch(k, grid, threads, 0, &a, &slots);
+    let grid = [blocks(a.from.total, team.rows(), f), 1, 1];
+    let l = launch(k, grid, team.threads, 0, &a, &slots);
     done(o, 0, vec![l], Dynamic::None)
 }
 

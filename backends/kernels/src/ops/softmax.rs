@@ -2,7 +2,7 @@
 
 use super::norm::shape_of_block;
 use super::point::GROUP;
-use super::{Answer, blocks, done, launch, nothing, threads_for};
+use super::{Answer, Team, blocks, done, launch, nothing, threads_for};
 use crate::args::{SoftmaxArgs, zero};
 use crate::launch::{Dynamic, Place};
 use crate::source::{Facts, Family, Kernel};
@@ -12,13 +12,19 @@ use crossweave_plugin::{OpRequest, Result};
 
 const MOST: u32 = 512;
 
-fn kernel(name: &str, body: &str, parameters: &[&str]) -> Kernel {
+/// The kernel for rows of a team's, or, without one, of no matter which length.
+fn kernel(name: &str, parameters: &[&str], team: Option<Team>) -> Kernel {
+    let short = team.map_or(String::new(), |t| format!(", {}", t.short));
     Kernel::new(
         Family::Softmax,
-        format!("cw_{name}_{}", parameters.join("_")),
+        format!(
+            "cw_{name}_{}{}",
+            parameters.join("_"),
+            team.map_or("", Team::suffix)
+        ),
         MOST,
         "SoftmaxArgs",
-        &format!("cw_{body}<{}>", parameters.join(", ")),
+        &format!("cw_{name}<{}{short}>", parameters.join(", ")),
     )
 }
 
@@ -35,14 +41,16 @@ pub(crate) fn softmax(o: &OpRequest<'_>, f: &Facts) -> Answer {
     let mut a: SoftmaxArgs = zero();
     (a.x_outer, _, a.x_inner) = x.rows();
     (a.n, a.d) = (n, d);
-    let (g, threads) = shape_of_block(d, 8);
+    let (g, team) = shape_of_block(d, 8, 128);
+    a.shift = team.shift;
     let k = kernel(
         "softmax",
-        "softmax",
         &[c_type(y.dtype), c_type(x.dtype), &g.to_string()],
+        Some(team),
     );
     let places = [("y", Place::Operand(0)), ("x", Place::Operand(1))];
-    let l = launch(k, [blocks(n, 1, f), 1, 1], threads, 0, &a, &places);
+    let grid = [blocks(n, team.rows(), f), 1, 1];
+    let l = launch(k, grid, team.threads, 0, &a, &places);
     done(o, 0, vec![l], Dynamic::None)
 }
 
@@ -65,9 +73,9 @@ pub(crate) fn softmax_backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     (a.x_outer, _, a.x_inner) = y.rows();
     (a.dy_outer, _, a.dy_inner) = dy.rows();
     (a.n, a.d) = (n, d);
-    let (g, threads) = shape_of_block(d, 4);
+    let (g, team) = shape_of_block(d, 4, 128);
+    a.shift = team.shift;
     let k = kernel(
-        "softmax_grad",
         "softmax_grad",
         &[
             c_type(dx.dtype),
@@ -75,13 +83,15 @@ pub(crate) fn softmax_backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
             c_type(y.dtype),
             &g.to_string(),
         ],
+        Some(team),
     );
     let places = [
         ("y", Place::Operand(0)),
         ("dy", Place::Operand(1)),
         ("x", Place::Operand(2)),
     ];
-    let l = launch(k, [blocks(n, 1, f), 1, 1], threads, 0, &a, &places);
+    let grid = [blocks(n, team.rows(), f), 1, 1];
+    let l = launch(k, grid, team.threads, 0, &a, &places);
     done(o, 0, vec![l], Dynamic::None)
 }
 
@@ -116,16 +126,17 @@ pub(crate) fn cross_entropy(o: &OpRequest<'_>, f: &Facts) -> Answer {
         return nothing(o);
     }
     (a.x_outer, _, a.x_inner) = logits.rows();
-    (a.n, a.d) = (n, d);
-    let k = kernel("xent", "xent", &[c_type(logits.dtype), ti]);
+    let team = Team::of(d.div_ceil(GROUP), 128, MOST);
+    (a.n, a.d, a.shift) = (n, d, team.shift);
+    let k = kernel("xent", &[c_type(logits.dtype), ti], Some(team));
     let places = [
         ("y", Place::Operand(0)),
         ("lse", Place::Operand(1)),
         ("x", Place::Operand(2)),
         ("target", Place::Operand(3)),
     ];
-    let threads = threads_for(d.div_ceil(GROUP), 64, MOST);
-    let l = launch(k, [blocks(n, 1, f), 1, 1], threads, 0, &a, &places);
+    let grid = [blocks(n, team.rows(), f), 1, 1];
+    let l = launch(k, grid, team.threads, 0, &a, &places);
     done(o, 0, vec![l], Dynamic::None)
 }
 
@@ -157,8 +168,8 @@ pub(crate) fn cross_entropy_backward(o: &OpRequest<'_>, _: &Facts) -> Answer {
     (a.n, a.d) = (n, d);
     let k = kernel(
         "xent_grad",
-        "xent_grad",
         &[c_type(dlogits.dtype), c_type(logits.dtype), ti],
+        None,
     );
     let places = [
         ("y", Place::Operand(0)),

@@ -35,14 +35,19 @@ pub(crate) fn sorted(
         a.from = v.walk();
         slots.push(("keys", Place::Operand(i)));
     }
+    // A run takes several short rows, each in a power of two of places.
+    let places = n.next_power_of_two().clamp(2, RUN);
+    let short = places < RUN;
+    a.shift = places.ilog2() as u64;
     let k = Kernel::new(
         Family::Sort,
-        format!("cw_sort_{key}"),
+        format!("cw_sort_{key}{}", if short { "_short" } else { "" }),
         512,
         "SortArgs",
-        &format!("cw_sort<{item}, {key}>"),
+        &format!("cw_sort<{item}, {key}, {short}>"),
     );
-    let grid = [blocks(rows * n.div_ceil(RUN), 1, f), 1, 1];
+    let runs = rows.div_ceil(RUN / places) * n.div_ceil(RUN);
+    let grid = [blocks(runs, 1, f), 1, 1];
     let mut out = vec![launch(k, grid, 512, 0, &a, &slots)];
     let (mut run, mut at) = (RUN, 0);
     while run < n {

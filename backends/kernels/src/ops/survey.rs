@@ -188,8 +188,8 @@ impl Survey {
 
     fn reductions(&mut self) {
         for t in FLOATS {
-            let m = [4096, 512];
-            let x = dense(t, &m);
+            let x = dense(t, &[4096, 512]);
+            let narrow = dense(t, &[4096, 64]);
             for kind in reduce::SUM..=reduce::PROD {
                 if t == DType::F32 && kind != reduce::SUM {
                     continue;
@@ -202,6 +202,13 @@ impl Survey {
                     };
                     self.ask(op::REDUCE, &[dense(DType::F32, &shape), x], p.as_bytes());
                 }
+                let p = ReduceParams {
+                    kind,
+                    axes: 2,
+                    ..Default::default()
+                };
+                let sums = dense(DType::F32, &[4096, 1]);
+                self.ask(op::REDUCE, &[sums, narrow], p.as_bytes());
             }
             for ti in INDEX {
                 for kind in [0, 1] {
@@ -210,7 +217,9 @@ impl Survey {
                         dim: 1,
                         ..Default::default()
                     };
-                    self.ask(op::ARG_REDUCE, &[dense(ti, &[4096, 1]), x], p.as_bytes());
+                    let best = dense(ti, &[4096, 1]);
+                    self.ask(op::ARG_REDUCE, &[best, x], p.as_bytes());
+                    self.ask(op::ARG_REDUCE, &[best, narrow], p.as_bytes());
                 }
             }
             let none = NoParams::default();
@@ -224,22 +233,21 @@ impl Survey {
             }
         }
         for t in [DType::Bf16, DType::I32, DType::I64] {
-            let d = dense(t, &[4, 3000]);
             let p = DimParams {
                 dim: 1,
                 ..Default::default()
             };
-            self.ask(op::CUMSUM, &[d, d], p.as_bytes());
-            for ti in INDEX {
-                let v = dense(ti, &[4, 3000]);
-                self.ask(
-                    op::SORT_PAIRS,
-                    &[d, v, d, v],
-                    DimParams::default().as_bytes(),
-                );
-                if t.is_float() {
-                    let (k, i) = (dense(t, &[4, 8]), dense(ti, &[4, 8]));
-                    self.ask(op::TOPK, &[k, i, d], DimParams::default().as_bytes());
+            for [rows, n] in [[4, 3000], [3000, 8]] {
+                let d = dense(t, &[rows, n]);
+                self.ask(op::CUMSUM, &[d, d], p.as_bytes());
+                for ti in INDEX {
+                    let v = dense(ti, &[rows, n]);
+                    let none = DimParams::default();
+                    self.ask(op::SORT_PAIRS, &[d, v, d, v], none.as_bytes());
+                    if t.is_float() {
+                        let (k, i) = (dense(t, &[rows, 8]), dense(ti, &[rows, 8]));
+                        self.ask(op::TOPK, &[k, i, d], none.as_bytes());
+                    }
                 }
             }
         }
@@ -276,7 +284,7 @@ impl Survey {
     fn training(&mut self) {
         let f = |shape: &[u64]| dense(DType::F32, shape);
         for t in FLOATS {
-            for d in [512, 8192, 16384, 65536] {
+            for d in [64, 512, 8192, 16384, 65536] {
                 // Rows that take more registers, or pass memory again, in one storage.
                 if t == DType::F32 && d > 512 {
                     continue;
@@ -292,8 +300,9 @@ impl Survey {
                 self.ask(op::SOFTMAX_FWD, &[x, x], none.as_bytes());
                 self.ask(op::SOFTMAX_BWD, &[x; 3], none.as_bytes());
             }
-            let (x, stat) = (dense(t, &[8, 512]), f(&[8]));
-            for ti in INDEX {
+            let stat = f(&[8]);
+            for (d, ti) in [64, 512].into_iter().flat_map(|d| INDEX.map(|ti| (d, ti))) {
+                let x = dense(t, &[8, d]);
                 let target = dense(ti, &[8]);
                 let p = XentParams::default();
                 self.ask(
