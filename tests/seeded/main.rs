@@ -45,8 +45,10 @@ const DEVICE: &[Defect] = &[
     ("copy_2d_ignores_the_pitch", "mem.copy_2d"),
     ("fill_rounds_up", "mem.fill.patterns"),
     ("fill_repeats_one_byte", "mem.fill.patterns"),
+    ("fills_of_the_host_are_forgotten", "mem.fill.patterns"),
     ("enqueue_waits", "order.enqueue_returns_while_stalled"),
     ("wait_event_does_nothing", "order.cross_stream_event"),
+    ("waits_by_one_stream_only", "order.cross_stream_event"),
     (
         "rerecord_moves_waits",
         "order.rerecord_does_not_move_a_wait",

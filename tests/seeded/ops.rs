@@ -269,6 +269,42 @@ const COMBINED: &[Defect] = &[
         "op.rms_norm_fwd.same_bits",
     ),
     ("equal_strides_are_one_block", "op.copy_strided.f32"),
+    ("dense_instead:matmul:3", "op.matmul.f32"),
+    ("dense_instead:histogram:1", "op.histogram.i32.of_i32"),
+    ("dense_instead:nonfinite_count:1", "op.nonfinite_count.f32"),
+    ("dense_instead:multi_sumsq:1", "op.multi_sumsq.f32"),
+    (
+        "dense_instead:attention_ext_fwd:5",
+        "op.attention_ext_fwd.f32",
+    ),
+    (
+        "dense_instead:attention_ext_fwd:6",
+        "op.attention_ext_fwd.f32",
+    ),
+    (
+        "dense_instead:attention_ext_fwd:7",
+        "op.attention_ext_fwd.f32",
+    ),
+    (
+        "dense_instead:attention_ext_fwd:8",
+        "op.attention_ext_fwd.f32",
+    ),
+    (
+        "dense_instead:attention_ext_bwd:11",
+        "op.attention_ext_bwd.f32",
+    ),
+    (
+        "dense_instead:attention_ext_bwd:12",
+        "op.attention_ext_bwd.f32",
+    ),
+    (
+        "dense_instead:attention_ext_bwd:13",
+        "op.attention_ext_bwd.f32",
+    ),
+    (
+        "dense_instead:attention_ext_bwd:14",
+        "op.attention_ext_bwd.f32",
+    ),
     ("dense_instead:softmax_bwd:1", "op.softmax_bwd.f32"),
     ("dense_instead:layer_norm_bwd:4", "op.layer_norm_bwd.f32"),
     ("dense_instead:rms_norm_bwd:6", "op.rms_norm_bwd.f32"),

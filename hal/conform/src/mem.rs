@@ -453,12 +453,19 @@ fn copy_2d_bad(ctx: &Ctx) -> Check {
 
 fn fill_patterns(ctx: &Ctx) -> Check {
     let rig = ctx.rig()?;
+    for kind in [abi::MEM_DEVICE, abi::MEM_HOST_PINNED] {
+        fills(&rig, kind).map_err(|e| format!("memory of kind {kind}: {e}"))?;
+    }
+    pass()
+}
+
+fn fills(rig: &Rig, kind: u32) -> Result<(), String> {
     let pattern = 0x8877_6655_4433_2211u64;
     for size in [1u32, 2, 4, 8] {
         for units in [0u64, 1, 2, 3, 7, 64, 129, 5000, 1_100_003] {
             let n = units * u64::from(size);
             for at in [0u64, u64::from(size)] {
-                let a = rig.area_at(n, at)?;
+                let a = Area::new(rig, kind, n, at)?;
                 // Bits above the pattern are not part of it.
                 rig.stream
                     .fill(a.span(), pattern, size)
@@ -466,7 +473,7 @@ fn fill_patterns(ctx: &Ctx) -> Check {
                 let word = pattern.to_le_bytes();
                 let want: Vec<u8> = (0..n as usize).map(|i| word[i % size as usize]).collect();
                 let got = a
-                    .read(&rig)
+                    .read(rig)
                     .map_err(|e| format!("{n} bytes of {size}: {e}"))?;
                 if got != want {
                     return Err(format!(
@@ -476,7 +483,7 @@ fn fill_patterns(ctx: &Ctx) -> Check {
             }
         }
     }
-    pass()
+    Ok(())
 }
 
 fn fill_bad(ctx: &Ctx) -> Check {

@@ -168,14 +168,22 @@ fn cross_stream(ctx: &Ctx) -> Check {
     let n = 1u64 << 16;
     let bytes = ctx.rng().bytes(n);
     let src = rig.area_of(&bytes)?;
-    let (mid, out) = (rig.area(n)?, rig.area(n)?);
-    let (producer, consumer) = (rig.dev.stream()?, rig.dev.stream()?);
-    let e = rig.dev.event()?;
+    let (mid, producer, e) = (rig.area(n)?, rig.dev.stream()?, rig.dev.event()?);
+    // One record holds as many streams as wait for it.
+    let consumers = (0..5)
+        .map(|_| Ok((rig.dev.stream()?, rig.area(n)?)))
+        .collect::<Result<Vec<_>, String>>()?;
     let Some(stall) = while_held(ctx, &producer, &|| {
         producer.copy(mid.span(), src.span())?;
         producer.record(&e)?;
-        consumer.wait(&e)?;
-        consumer.copy(out.span(), mid.span())?;
+        for (consumer, out) in &consumers {
+            let start = Instant::now();
+            consumer.wait(&e)?;
+            if start.elapsed() > SOON {
+                return Err("a stream's wait for an event held the host".into());
+            }
+            consumer.copy(out.span(), mid.span())?;
+        }
         Ok(())
     })?
     else {
@@ -184,17 +192,23 @@ fn cross_stream(ctx: &Ctx) -> Check {
     if stall.certain() {
         // A consumer that does not wait has copied poison by now.
         std::thread::sleep(Duration::from_millis(30));
-        if consumer.query()? {
-            return Err("the consumer has finished while its producer is held back".into());
+        for (i, (consumer, _)) in consumers.iter().enumerate() {
+            if consumer.query()? {
+                let why = "has finished while its producer is held back";
+                return Err(format!("consumer {i} {why}"));
+            }
         }
     }
     stall.release();
-    consumer.finish()?;
     producer.finish()?;
-    match out.read(&rig)? == bytes {
-        true => pass(),
-        false => Err("the consumer read what was there before the producer wrote".into()),
+    for (i, (consumer, out)) in consumers.iter().enumerate() {
+        consumer.finish()?;
+        if out.read(&rig)? != bytes {
+            let why = "read what was there before the producer wrote";
+            return Err(format!("consumer {i} {why}"));
+        }
     }
+    pass()
 }
 
 /// A wait on record #1 is not held up by record #2 of the same event: neither one that has begun, nor one its stream comes to later.

@@ -104,13 +104,17 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
         everything(0.1, s(0, 4, 4, 2, 2, 8, true)),
     ];
     let mut all: Vec<Trial> = shapes.iter().map(|s| trial(g, t, s, false, back)).collect();
-    all.push(trial(
-        g,
-        t,
-        &everything(0.2, s(2, 13, 13, 4, 4, 8, true)),
-        true,
-        back,
-    ));
+    for x in [
+        everything(0.2, s(2, 13, 13, 4, 4, 8, true)),
+        everything(0.2, cu(&[0, 4, 13], None, s(1, 13, 13, 4, 4, 8, true))),
+        cu(
+            &[0, 4, 13, 0, 9, 9],
+            Some(&[0, 5, 13, 0, 2, 11]),
+            s(2, 13, 13, 2, 2, 8, false),
+        ),
+    ] {
+        all.push(trial(g, t, &x, true, back));
+    }
     if g.big() {
         for s in [
             everything(0.1, s(1, 300, 300, 2, 1, 64, true)),
@@ -264,7 +268,11 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
     );
     let (o, lse) = forward(t, s, &x);
     let ls = [s.b, s.h, s.tq];
-    let tail = [bias.clone(), sinks.clone(), lengths(s, 0), lengths(s, 1)].map(Arg::from);
+    let apart = |x: T| if fused { x.spread(3) } else { x };
+    // What goes with slices of one tensor lies apart too: lines of the bias, elements of the rest.
+    let lines = bias.clone().map(|x| if fused { x.padded(3) } else { x });
+    let rest = [sinks.clone(), lengths(s, 0), lengths(s, 1)].map(|x| x.map(apart));
+    let tail: Vec<Arg> = [lines].into_iter().chain(rest).map(Arg::from).collect();
     if !back {
         let want = vec![(0, Want::Fused(o)), (1, Want::Fused(lse))];
         let mut args: Vec<Arg> = vec![

@@ -354,6 +354,11 @@ fn histogram(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         for n in [g.beyond(), g.grid()].concat() {
             shapes.extend([(n, 500), (9, n)]);
         }
+        for n in g.beyond() {
+            let mut ix = || T::ints(it, &[3, n], &indices(g, it, 3 * n, 9));
+            all.push(run(&format!("[3,{n}] padded"), 9, ix().padded(5)));
+            all.push(run(&format!("[3,{n}] with gaps"), 9, ix().spread(2)));
+        }
     }
     for (bins, n) in shapes {
         let ix = indices(g, it, n, bins);
@@ -375,6 +380,13 @@ fn histogram(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         5,
         T::ints(it, &[6, 10], &ix).transposed(),
     ));
+    let ix = T::ints(it, &[6, 10], &ix);
+    all.push(run("[6,10] padded", 5, ix.clone().padded(3)));
+    all.push(run("[6,10] with gaps", 5, ix.clone().spread(3)));
+    all.push(run("[6,10], one row for all", 5, ix.broadcast(&[0])));
+    let ix = T::ints(it, &[4, 3, 5], &indices(g, it, 60, 5));
+    let what = "[4,3,5] in another order";
+    all.push(run(what, 5, ix.lying(&[2, 0, 1])));
     all.push(run("1000 of one", 4, T::full(it, &[1000], 2.0)));
     all
 }

@@ -389,6 +389,14 @@ fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         b.clone(),
         with(Some(bias.clone()), 0.0, None),
     ));
+    // Another distance than the places beside it, and one number for all columns.
+    for (what, bias) in [
+        ("bias with gaps", bias.clone().spread(3)),
+        ("one bias for all columns", bias.clone().broadcast(&[0])),
+    ] {
+        let x = with(Some(bias), 0.0, None);
+        all.push(trial(what, to, a.clone(), b.clone(), x));
+    }
     all.push(trial(
         "alpha 3",
         to,

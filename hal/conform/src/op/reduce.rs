@@ -518,6 +518,16 @@ fn cumsum(g: &mut Gen, t: DType) -> Vec<Trial> {
     all
 }
 
+/// A tensor of three dims as it may lie: rows apart, elements apart, another dim innermost, one part for all.
+fn loose(x: T) -> [T; 4] {
+    [
+        x.clone().padded(3),
+        x.clone().spread(3),
+        x.clone().lying(&[2, 0, 1]),
+        x.broadcast(&[0]),
+    ]
+}
+
 fn nonfinite(g: &mut Gen, t: DType) -> Vec<Trial> {
     let none = NoParams::default();
     let run = |what: &str, start: u32, x: Vec<T>| {
@@ -549,6 +559,11 @@ fn nonfinite(g: &mut Gen, t: DType) -> Vec<Trial> {
             all.push(run(&format!("[{n},2] transposed"), 0, vec![x.transposed()]));
             let x = T::full(t, &[n], nan);
             all.push(run(&format!("[{n}] of NaN"), 0, vec![x]));
+        }
+        for n in g.beyond() {
+            let mut x = || with(g, &[3, n], &[(0, nan), (2 * n - 1, inf), (3 * n - 1, -inf)]);
+            all.push(run(&format!("[3,{n}] padded"), 0, vec![x().padded(5)]));
+            all.push(run(&format!("[3,{n}] with gaps"), 0, vec![x().spread(2)]));
         }
         return all;
     }
@@ -593,6 +608,9 @@ fn nonfinite(g: &mut Gen, t: DType) -> Vec<Trial> {
         with(g, &[9, 4], &[(35, -inf)]).padded(3),
     ];
     all.push(run("over several tensors", 7, x));
+    for x in loose(with(g, &[4, 3, 5], &[(0, nan), (29, inf), (59, -inf)])) {
+        all.push(run("with gaps or in another order", 7, vec![x]));
+    }
     let x = with(g, &[1000], &[(999, nan), (500, nan)]);
     all.push(run("NaN among a thousand", 0, vec![x]));
     all
@@ -627,6 +645,11 @@ fn sumsq(g: &mut Gen, t: DType) -> Vec<Trial> {
                 all.push(run(&format!("[{n}] reals"), 0.0, vec![x]));
             }
         }
+        for n in g.beyond() {
+            let mut x = || ends(g.whole(t, &[3, n], 3), 5.0);
+            all.push(run(&format!("[3,{n}] padded"), 0.0, vec![x().padded(5)]));
+            all.push(run(&format!("[3,{n}] with gaps"), 0.0, vec![x().spread(2)]));
+        }
         return all;
     }
     if g.about == About::Lists {
@@ -649,6 +672,9 @@ fn sumsq(g: &mut Gen, t: DType) -> Vec<Trial> {
         g.real(t, &[257], 100.0),
     ];
     all.push(run("reals of several sizes", 0.0, x));
+    for x in loose(g.whole(t, &[4, 3, 5], 5)) {
+        all.push(run("with gaps or in another order", 8.0, vec![x]));
+    }
     let mut x = g.real(t, &[100], 1.0);
     x.bits[50] = num::encode(t, f64::INFINITY);
     all.push(run("an infinity", 0.0, vec![x]));
