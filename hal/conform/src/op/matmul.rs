@@ -263,6 +263,23 @@ fn combined(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
             }
         }
     }
+    for (what, gap) in [("bias with gaps", 3), ("one bias for all columns", 0)] {
+        let (a, b, bias) = (
+            g.whole(t, &[19, 37], 3),
+            g.whole(t, &[37, 23], 3),
+            g.whole(t, &[23], 9),
+        );
+        let bias = if gap > 0 {
+            bias.spread(gap)
+        } else {
+            bias.broadcast(&[0])
+        };
+        let extra = Extra {
+            bias: Some(bias),
+            ..Extra::default()
+        };
+        all.push(trial(what, to, a, b, extra));
+    }
     // A factor that 16 bits do not hold.
     let extra = Extra {
         alpha: f64::from(0.3f32),
@@ -389,14 +406,6 @@ fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         b.clone(),
         with(Some(bias.clone()), 0.0, None),
     ));
-    // Another distance than the places beside it, and one number for all columns.
-    for (what, bias) in [
-        ("bias with gaps", bias.clone().spread(3)),
-        ("one bias for all columns", bias.clone().broadcast(&[0])),
-    ] {
-        let x = with(Some(bias), 0.0, None);
-        all.push(trial(what, to, a.clone(), b.clone(), x));
-    }
     all.push(trial(
         "alpha 3",
         to,
