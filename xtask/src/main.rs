@@ -21,16 +21,16 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
+        ["help" | "--help" | "-h"] | [_, "--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
         ["tidy"] => tidy(),
         ["tidy", "--figures"] => read().map(|t| print!("{}", figures::print(&t))),
         ["tidy", "--why", place] => tidy_why(place),
         ["budget"] => read().map(|t| print!("{}", budget::print(&budget::count(&t)))),
         ["ci", words @ ..] => gate::run(&root(), gate::Ask::parse(words), tidy),
         ["timed", words @ ..] => gate::timed(words),
-        ["help" | "--help" | "-h"] => {
-            println!("{USAGE}");
-            Ok(())
-        }
         _ => Err(USAGE.to_string()),
     };
     match done {
