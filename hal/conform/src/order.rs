@@ -200,9 +200,12 @@ fn cross_stream(ctx: &Ctx) -> Check {
         }
     }
     stall.release();
-    producer.finish()?;
-    for (i, (consumer, out)) in consumers.iter().enumerate() {
+    // Streams that run when they are waited for: the producer comes last.
+    for (consumer, _) in &consumers {
         consumer.finish()?;
+    }
+    producer.finish()?;
+    for (i, (_, out)) in consumers.iter().enumerate() {
         if out.read(&rig)? != bytes {
             let why = "read what was there before the producer wrote";
             return Err(format!("consumer {i} {why}"));
