@@ -284,7 +284,7 @@ impl Source {
         self.units_over(1)
     }
 
-    /// The same with the layers cut over so many ranks.
+    /// The same with the layers and the vocabulary cut over so many ranks.
     pub fn units_over(&self, tp: u64) -> Vec<UnitDecl> {
         if let Some(teacher) = &self.teacher {
             return taught(self.spec.model(), teacher.spec.model(), &teacher.how, tp);
@@ -293,6 +293,11 @@ impl Source {
         let adapted = self.lora.as_ref();
         let adapted = adapted.and_then(|l| l.units(&self.spec, tp).ok());
         adapted.unwrap_or_else(|| units_over(self.spec.model(), tp))
+    }
+
+    /// Is its vocabulary cut with its layers? Beside a teacher it is not.
+    pub fn cuts_vocabulary(&self, tp: u64) -> bool {
+        self.teacher.is_none() && split::vocabulary(self.spec.model(), tp)
     }
 
     /// Can its layers be cut over so many ranks?

@@ -13,6 +13,7 @@ use crossweave_engine::{DryRun, RankSpec, Trainer, dry_run};
 use crossweave_hal::{CheckerState, Plugin};
 use crossweave_mesh::Axis;
 use crossweave_plan::{Facts, Peak, Plan};
+use crossweave_tensor::UnitDecl;
 use serde_json::json;
 use std::fmt::Write;
 
@@ -35,6 +36,15 @@ fn add_peak(figures: &mut serde_json::Value, plan: &Plan, facts: &Facts, peak: &
         figures["peak"]["steps"] = json!(plan.steps.len());
     }
     figures["peak_bytes"] = json!(peak.parts.total());
+}
+
+/// Rows of the vocabulary that the rank has of all, where ranks share layers.
+fn vocabulary(source: &Source, units: &[UnitDecl], tp: u32) -> serde_json::Value {
+    let table = source.spec.model().table();
+    let mut all = units.iter().flat_map(|u| &u.params);
+    let found = all.find(|p| tp > 1 && p.name == table);
+    let rows = found.map(|p| json!({"rows": p.shape.dims()[0], "here": p.local().dims()[0]}));
+    rows.unwrap_or_default()
 }
 
 fn say_units(dry: &DryRun) {
@@ -82,7 +92,6 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let null = plugin.open(0)?;
     let mesh = &resolved.settings.mesh;
     let own = resolved.mesh.place(whose(args, ranks)?);
-    let data = own.length(Axis::Dp);
     let rank = rank_spec(&resolved, own, seq);
     let units = crate::train::units(&source, &resolved, &own)?;
     let dry = dry_run(&null, &units, rank.compute, rank.batch, seq)?;
@@ -107,7 +116,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
             .map_err(crossweave_engine::Error::from)?;
         let job = predict::Job {
-            ranks: u64::from(data),
+            ranks: own.length(Axis::Dp).into(),
             stage: rank.zero.stage,
             compute: rank.compute,
             // Groups may freeze parameters or give them another optimizer: then no formula holds for all.
@@ -130,6 +139,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         figures["gradients"] = reductions::figures(&rank, &counted, |other| -> Result<_> {
             Ok(crossweave_engine::predict(&mut begin(other, true)?)?)
         })?;
+        figures["vocabulary"] = vocabulary(&source, &units, own.length(Axis::Tp));
         figures["offload"] = predict::offload(&resolved.settings, &counted);
         // So much would a rank need if its states stayed on the device.
         let alone = match figures["offload"].is_null() {

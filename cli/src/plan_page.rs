@@ -88,6 +88,7 @@ fn write(o: &mut String, head: &Head<'_>, v: &Value) -> std::fmt::Result {
         show_count(head.params as f64),
         if micro_batches == 1 { "" } else { "es" }
     )?;
+    vocabulary(o, &v["vocabulary"])?;
     let pipeline = &v["pipeline"];
     if pipeline.is_object() {
         writeln!(o, "\n{}", crate::predict_pipeline::line(pipeline))?;
@@ -174,6 +175,21 @@ fn write(o: &mut String, head: &Head<'_>, v: &Value) -> std::fmt::Result {
         o,
         "\nmore: --text (every collective, formulas), --print (the steps), --json (bytes); docs/zero.md"
     )
+}
+
+/// What the rank has of a vocabulary, where ranks share layers.
+fn vocabulary(o: &mut String, rows: &Value) -> std::fmt::Result {
+    match (n(&rows["here"]), n(&rows["rows"])) {
+        (0, _) => Ok(()),
+        (here, all) if here == all => writeln!(
+            o,
+            "the ranks of mesh.tp each have all {all} rows of the vocabulary"
+        ),
+        (here, all) => writeln!(
+            o,
+            "of the vocabulary's {all} rows the ranks of mesh.tp have a part each, this one {here}"
+        ),
+    }
 }
 
 fn row(o: &mut String, name: &str, now: u64, then: u64) -> std::fmt::Result {

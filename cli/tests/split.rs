@@ -89,7 +89,8 @@ fn runs_over_cut_layers_train_as_one_rank() {
         "--out",
         "shown",
     ]);
-    assert!(page.contains("each layer over 2 ranks"), "{page}");
+    let line = "each layer and the vocabulary over 2 ranks";
+    assert!(page.contains(line), "{page}");
     s.ok(&["report", "shown"]);
 }
 
@@ -195,6 +196,13 @@ fn models_of_other_rows_train_as_on_one_rank() {
             &cut,
         );
         near(&s, &cut, &whole, name);
+        // A teacher's logits stand beside all of the student's.
+        let page = s.ok(&["plan", "c.json", "--ranks", "4", "--set", "mesh.tp=2"]);
+        let says = match name {
+            "distill" => "each have all",
+            _ => "the ranks of mesh.tp have a part each",
+        };
+        assert!(page.contains(says), "{name}: {page}");
     }
 }
 

@@ -27,5 +27,6 @@ mod split;
 mod stages;
 mod stalls;
 mod tensor_parallel;
+mod vocabulary;
 mod waits;
 mod zero;

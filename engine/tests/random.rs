@@ -352,8 +352,10 @@ fn is_near_one_rank(w: &World, folder: &Path, seed: u64) {
         train(w, &job.model.0, &alone, steps),
     );
     let far = distance(&got, &want);
+    // Sums over the ranks of a layer are rounded in another order, and Adam makes much of small gradients.
+    let most = if job.model.2 > 1 { 4e-5 } else { 1e-5 };
     assert!(
-        far <= 1e-5,
+        far <= most,
         "job {seed} is {far:e} from one rank alone\n{s:?}"
     );
 }

@@ -224,7 +224,8 @@ fn in_16_bits_a_cut_model_trains_near_the_whole_one() {
     }
 }
 
-/// Megatron-LM's count: a layer sums the hidden state twice forward and twice backward, and once more for each forward that is repeated.
+/// Megatron-LM's count: a layer sums the hidden state twice forward and twice backward, and once more for each forward that is repeated; the
+/// embedding once with each forward and the head once backward, and with each forward the loss sums one number more than ranks a token.
 #[test]
 fn a_layer_says_two_sums_forward_and_two_backward() {
     let w = world();
@@ -244,10 +245,13 @@ fn a_layer_says_two_sums_forward_and_two_backward() {
                 .iter()
                 .filter(|c| c.group == "tp" && c.tag == "activation");
             let (calls, elements) = of.fold((0, 0), |(c, e), l| (c + l.calls, e + l.elements));
-            let sums = STEPS * u64::from(micro) * layers * 2 * (forwards + 1);
+            let times = STEPS * u64::from(micro);
+            let hidden = times * (layers * 2 * (forwards + 1) + forwards + 1);
+            let losses = times * forwards;
+            let of_losses = losses * tokens * (u64::from(tp) + 1);
             assert_eq!(
                 (calls, elements),
-                (sums, sums * tokens * width),
+                (hidden + losses, hidden * tokens * width + of_losses),
                 "{recompute:?}"
             );
         }

@@ -1,15 +1,42 @@
-//! The first block and the last: token embedding, and head with the loss.
+//! The first block and the last: token embedding, and head with the loss. Where the vocabulary is cut over ranks, each has rows of both.
 
 use crate::desc::{Decoder, Model};
 use crate::distill::Distill;
 use crate::lora::{Adapter, Adapters};
 use crate::pair::Answer;
 use crate::parts::{Curve, Declare, Lin, Normed};
+use crate::split::Cut;
 use crossweave_tensor::ops::{images, pair};
-use crossweave_tensor::{Block, Builder, Cx, Flow, Init, Lookup, Param, Pointwise, Result};
+use crossweave_tensor::{
+    Block, Builder, Cx, Flow, Init, Lookup, Param, Pointwise, Result, Unit, Var, Vocabulary,
+};
+
+/// A table of the vocabulary, and how it is cut over ranks.
+struct Table {
+    rows: Param,
+    over: Option<Vocabulary>,
+}
+
+impl Table {
+    /// What the tokens look up, with the learned positions of their places.
+    fn look_up(&self, cx: &mut Cx<'_>, pos: Option<Param>, form: Lookup) -> Result<Var> {
+        match &self.over {
+            Some(v) => v.embedding(cx, self.rows, pos, form),
+            None => cx.embedding_as(self.rows, pos, form),
+        }
+    }
+}
+
+/// Cuts a parameter whose first dim is the vocabulary, where that is cut.
+fn split(u: &mut Unit<'_>, p: Param, over: Option<&Vocabulary>) -> Param {
+    match over {
+        Some(v) => v.split(u, p),
+        None => p,
+    }
+}
 
 struct Embed {
-    table: Param,
+    table: Table,
     project: Option<Param>,
     positions: Option<Param>,
     kinds: Option<(Param, u64)>,
@@ -22,11 +49,15 @@ struct Embed {
 }
 
 /// Declares the embedding.
-pub fn embed(b: &mut Builder, m: &Model) {
+pub fn embed(b: &mut Builder, m: &Model, over: Option<&Vocabulary>) {
     let e = &m.stack.embed;
     b.unit_named("embed", e.prefix, |u| {
         let std = Init::Normal(m.init.std as f32);
-        let table = u.param(e.table, &[m.vocab, m.table_width()], std);
+        let rows = u.param(e.table, &[m.vocab, m.table_width()], std);
+        let table = Table {
+            rows: split(u, rows, over),
+            over: over.cloned(),
+        };
         let project = e
             .project
             .map(|(width, name)| u.param(&format!("{name}.weight"), &[m.width, width], std));
@@ -63,9 +94,9 @@ pub fn embed(b: &mut Builder, m: &Model) {
 impl Block for Embed {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
         let mut x = match self.project {
-            None => cx.embedding_as(self.table, self.positions, self.lookup)?,
+            None => self.table.look_up(cx, self.positions, self.lookup)?,
             Some(w) => {
-                let x = cx.embedding_as(self.table, None, self.lookup)?;
+                let x = self.table.look_up(cx, None, self.lookup)?;
                 let x = cx.linear(x, w, None)?;
                 match self.positions {
                     Some(p) => cx.add_positions(x, p, self.lookup)?,
@@ -102,24 +133,30 @@ impl Block for Embed {
 struct Join {
     norm: Normed,
     memory_dropout: f64,
-    table: Param,
+    table: Table,
     lookup: Lookup,
     dropout: f64,
 }
 
 /// Declares what ends an encoder and begins a decoder.
-pub fn join(b: &mut Builder, m: &Model, decoder: &Decoder) {
+pub fn join(b: &mut Builder, m: &Model, decoder: &Decoder, over: Option<&Vocabulary>) {
     b.unit_named("decoder", "", |u| {
         let mut d = Declare::new(u, m.init.std, false);
         let norm = d.norm(&decoder.norm, m.width, 1);
         let table = m.table();
         let borrowed = u.borrow(&table);
         // The embedding is declared before.
-        let table = borrowed.unwrap_or_else(|| u.param(&table, &[m.vocab, m.width], Init::Zeros));
+        let rows = borrowed.unwrap_or_else(|| {
+            let own = u.param(&table, &[m.vocab, m.width], Init::Zeros);
+            split(u, own, over)
+        });
         Join {
             norm,
             memory_dropout: decoder.dropout,
-            table,
+            table: Table {
+                rows,
+                over: over.cloned(),
+            },
             lookup: Lookup {
                 padding: m.stack.embed.padding,
                 columns: [decoder.read, 0],
@@ -134,7 +171,7 @@ impl Block for Join {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
         let memory = self.norm.run(cx, flow.0[0])?;
         let memory = cx.dropout(memory, self.memory_dropout)?;
-        let x = cx.embedding_as(self.table, None, self.lookup)?;
+        let x = self.table.look_up(cx, None, self.lookup)?;
         let x = cx.dropout(x, self.dropout)?;
         Ok(Flow(vec![x, memory]))
     }
@@ -148,6 +185,7 @@ struct Head {
     project: Option<Param>,
     lm: Param,
     bias: Option<Param>,
+    over: Option<Vocabulary>,
     scale: Option<Pointwise>,
     cap: Option<Pointwise>,
     adapters: Vec<Option<Adapter>>,
@@ -156,7 +194,13 @@ struct Head {
 }
 
 /// Declares the head.
-pub fn head(b: &mut Builder, m: &Model, all: &mut Adapters, distill: Option<&Distill>) {
+pub fn head(
+    b: &mut Builder,
+    m: &Model,
+    all: &mut Adapters,
+    distill: Option<&Distill>,
+    over: Option<&Vocabulary>,
+) {
     let h = &m.head;
     b.unit_named("head", "", |u| {
         let std = Init::Normal(m.init.std as f32);
@@ -172,14 +216,19 @@ pub fn head(b: &mut Builder, m: &Model, all: &mut Adapters, distill: Option<&Dis
             let name = format!("{}.weight", h.project);
             d.u.param(&name, &[width, m.width], std)
         });
-        let bias = h.bias.map(|name| d.u.param(name, &[m.vocab], Init::Zeros));
+        let bias = h.bias.map(|name| {
+            let b = d.u.param(name, &[m.vocab], Init::Zeros);
+            split(d.u, b, over)
+        });
         // Own parameters come before borrowed ones.
         let (u, adapters) = d.adapters(all);
-        let adapter = all.head(u, h.lm, [width, m.vocab]);
+        let cut = over.map_or(Cut::Not, |_| Cut::Columns);
+        let adapter = all.head(u, h.lm, [width, m.vocab], cut);
         let tied = h.tied.then(|| u.borrow(&m.table())).flatten();
         let lm = tied.unwrap_or_else(|| {
             let name = format!("{}.weight", h.lm);
-            u.param(&name, &[m.vocab, width], std)
+            let own = u.param(&name, &[m.vocab, width], std);
+            split(u, own, over)
         });
         Head {
             dropout: h.dropout,
@@ -189,6 +238,7 @@ pub fn head(b: &mut Builder, m: &Model, all: &mut Adapters, distill: Option<&Dis
             project,
             lm,
             bias,
+            over: over.cloned(),
             scale: (h.scale != 0.0).then(|| Pointwise::scale(h.scale)),
             cap: (h.cap > 0.0).then(|| Pointwise::soft_cap(h.cap)),
             adapters,
@@ -212,17 +262,23 @@ impl Block for Head {
             Some(w) => cx.linear(n, w, None)?,
             None => n,
         };
-        let logits = cx.linear(n, self.lm, self.bias)?;
+        let cut = self.over.as_ref().map_or(Cut::Not, |_| Cut::Columns);
+        let entered = cut.enter(cx, n)?;
+        let logits = cx.linear(entered, self.lm, self.bias)?;
         let mut logits = Adapter::add_some(self.adapter, cx, n, logits)?;
         for f in [&self.scale, &self.cap].into_iter().flatten() {
             logits = cx.pointwise(f, &[logits])?;
         }
         if !cx.has_targets() {
+            if let Some(v) = &self.over {
+                logits = v.whole(cx, logits)?;
+            }
             return Ok(Flow([logits].into_iter().chain(answer).collect()));
         }
         let heard = self.distill.as_ref().filter(|d| d.teaches(cx.env));
-        let loss = match (heard, flow.0.get(1)) {
-            (Some(d), Some(teacher)) => cx.distilled(logits, *teacher, &d.loss)?,
+        let loss = match (heard, flow.0.get(1), &self.over) {
+            (Some(d), Some(teacher), _) => cx.distilled(logits, *teacher, &d.loss)?,
+            (.., Some(v)) => v.cross_entropy(cx, logits)?,
             _ => cx.cross_entropy(logits)?,
         };
         let Some(answer) = answer else {

@@ -27,12 +27,12 @@ pub fn units(model: &Model) -> Vec<UnitDecl> {
     units_over(model, 1)
 }
 
-/// The same with the layers cut over `tp` ranks ([`split`]).
+/// The same with the layers and the vocabulary cut over `tp` ranks ([`split`]).
 pub fn units_over(model: &Model, tp: u64) -> Vec<UnitDecl> {
     declare(model, &mut Adapters::default(), tp)
 }
 
-/// The same of a student, with the units of its teacher, which every rank has all of.
+/// The same of a student, with the units of its teacher, which every rank has all of, as of the vocabulary.
 pub fn taught(model: &Model, teacher: &Model, how: &Distill, tp: u64) -> Vec<UnitDecl> {
     let mut units = declared(model, &mut Adapters::default(), Some(how), tp);
     distill::taught(&mut units, teacher, how);
@@ -54,12 +54,14 @@ fn declared(
     if let Some(v) = &model.vision {
         vision::declare(&mut b, model, v, all);
     }
-    ends::embed(&mut b, model);
+    // A teacher's logits stand beside all of the student's.
+    let rows = split::rows(model, tp).filter(|_| distill.is_none());
+    ends::embed(&mut b, model, rows.as_ref());
     layer::layers(&mut b, model, all, tp);
     if let Some(d) = &model.decoder {
-        ends::join(&mut b, model, d);
+        ends::join(&mut b, model, d, rows.as_ref());
         layer::behind(&mut b, model, d, all, tp);
     }
-    ends::head(&mut b, model, all, distill);
+    ends::head(&mut b, model, all, distill, rows.as_ref());
     b.finish()
 }

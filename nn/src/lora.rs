@@ -123,12 +123,19 @@ impl Adapters {
         sizes: [u64; 2],
         how: &LinearSplit,
     ) -> Option<Adapter> {
-        self.declare(u, local, sizes, Some(how))
+        self.declare(u, local, sizes, (how, false))
     }
 
     /// The same for the output head, which `all-linear` leaves out.
-    pub fn head(&mut self, u: &mut Unit<'_>, local: &str, sizes: [u64; 2]) -> Option<Adapter> {
-        self.declare(u, local, sizes, None)
+    pub fn head(
+        &mut self,
+        u: &mut Unit<'_>,
+        local: &str,
+        sizes: [u64; 2],
+        cut: Cut,
+    ) -> Option<Adapter> {
+        let how = LinearSplit { cut, parts: &[] };
+        self.declare(u, local, sizes, (&how, true))
     }
 
     fn declare(
@@ -136,10 +143,8 @@ impl Adapters {
         u: &mut Unit<'_>,
         local: &str,
         [input, output]: [u64; 2],
-        how: Option<&LinearSplit>,
+        (how, head): (&LinearSplit, bool),
     ) -> Option<Adapter> {
-        let head = how.is_none();
-        let how = how.copied().unwrap_or_default();
         let module = u.full_name(local);
         let (lora, rule) = self.lora.as_ref()?;
         let taken = rule.takes(&module, head);

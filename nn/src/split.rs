@@ -2,11 +2,13 @@
 //! be cut over how many says [`crossweave_family::split`].
 //!
 //! Of attention and of the MLP the first products are cut by outputs (whole heads, equal parts of the inner width) and the last
-//! by inputs, so that each takes one all-reduce of the hidden state forward and one backward. Embedding, norms of the residual
-//! stream and head are on every rank.
+//! by inputs, so that each takes one all-reduce of the hidden state forward and one backward. Of the vocabulary each rank has rows
+//! ([`Vocabulary`]): of the embedding, and of the head, whose loss needs no more of other ranks than a few numbers a token. Norms of the
+//! residual stream are on every rank.
 
-pub use crossweave_family::split::{SplitError, check, shares};
-use crossweave_tensor::{Axis, Cx, Param, Pieces, Result, Unit, Var};
+use crossweave_family::desc::Model;
+pub use crossweave_family::split::{SplitError, check, shares, vocabulary};
+use crossweave_tensor::{Axis, Cx, Param, Pieces, Result, Unit, Var, Vocabulary};
 
 /// Which dim of a linear layer is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,4 +63,9 @@ impl LinearSplit<'_> {
             Cut::Rows => u.split(p, Axis::Tp, inputs as u8, Pieces::One),
         }
     }
+}
+
+/// How the vocabulary of a model is cut over `tp` ranks; `None`: it is whole on each.
+pub(crate) fn rows(model: &Model, tp: u64) -> Option<Vocabulary> {
+    vocabulary(model, tp).then(|| Vocabulary::new(Axis::Tp, model.vocab, tp))
 }

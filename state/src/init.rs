@@ -7,8 +7,8 @@ use crate::states::States;
 use crate::unit::Unit;
 use crate::ways::Ways;
 use crate::words::Tensors;
-use crossweave_hal::DType;
 use crossweave_hal::abi::op;
+use crossweave_hal::{DType, Tag};
 use crossweave_program::StateKind;
 use crossweave_tensor::{Init, ParamDecl, Run, Tensor};
 use std::ops::Range;
@@ -67,7 +67,8 @@ fn draw_box(
                 window.0 = from..p.shape.numel().min(from + WINDOW);
                 // What is no longer read goes back first.
                 window.1 = None;
-                let values = run.empty([window.0.end - from], DType::F32)?;
+                let n = window.0.end - from;
+                let values = run.empty_for([n], DType::F32, Tag::Staging)?;
                 draw(run, p, seed, (from, &values))?;
                 window.1 = Some(values);
             }

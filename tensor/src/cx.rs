@@ -161,11 +161,11 @@ impl<'a> Cx<'a> {
 
     /// `[B, T]` token ids of the batch to `[B, T, d]`: rows of `table` (+ rows of `pos` by position).
     pub fn embedding(&mut self, table: Param, pos: Option<Param>) -> Result<Var> {
-        ops::embedding::forward(self, table, pos, Lookup::default())
+        ops::embedding::forward(self, table, pos, Lookup::default(), None)
     }
     /// The same with a row that does not learn, or positions that begin elsewhere.
     pub fn embedding_as(&mut self, table: Param, pos: Option<Param>, form: Lookup) -> Result<Var> {
-        ops::embedding::forward(self, table, pos, form)
+        ops::embedding::forward(self, table, pos, form, None)
     }
     /// `y = x W^T (+ b)`, `W [out, in]`.
     pub fn linear(&mut self, x: Var, w: Param, b: Option<Param>) -> Result<Var> {

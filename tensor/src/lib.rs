@@ -36,6 +36,7 @@ pub use ops::embedding::Lookup;
 pub use ops::linear::{linear_scaled, linear_summand};
 pub use ops::norm::NormForm;
 pub use ops::pointwise::Pointwise;
+pub use ops::vocabulary::Vocabulary;
 pub use param::{
     Builder, Group, Images, Init, Param, ParamDecl, Pieces, Split, Unit, UnitDecl, place_on,
 };

@@ -11,19 +11,30 @@ use crossweave_hal::CheckerState;
 use crossweave_mesh::Axis;
 use serde_json::{Map, Value, json};
 
-/// For each pipeline stage its ranks and their peak bytes by tag and in all. Empty where ranks take different shares of a batch.
+/// For the ranks of each pipeline stage that hold the same sizes their peak bytes by tag and in all. Empty where ranks take different shares of a batch.
 pub fn of(job: &Job) -> Vec<Value> {
     if job.rows.is_some() || job.local_ranks.has_null() {
         return vec![];
     }
-    let stages = 0..job.resolved.mesh.length(Axis::Pp);
+    let mut alike: Vec<Vec<u32>> = vec![];
+    for rank in 0..job.ranks {
+        let with = |r: u32| {
+            job.place(r).at(Axis::Pp) == job.place(rank).at(Axis::Pp)
+                && std::ptr::eq(job.dry(r), job.dry(rank))
+        };
+        match alike.iter_mut().find(|all| with(all[0])) {
+            Some(all) => all.push(rank),
+            None => alike.push(vec![rank]),
+        }
+    }
     // What cannot be planned is left out of a report; the run is done.
-    stages.filter_map(|s| stage(job, s).ok()).collect()
+    alike
+        .iter()
+        .filter_map(|all| planned(job, all).ok())
+        .collect()
 }
 
-fn stage(job: &Job, stage: u32) -> Result<Value> {
-    let within = |r: &u32| job.place(*r).at(Axis::Pp) == stage;
-    let ranks: Vec<u32> = (0..job.ranks).filter(within).collect();
+fn planned(job: &Job, ranks: &[u32]) -> Result<Value> {
     let first = ranks.first().copied().unwrap_or(0);
     let plugin = open_linked("null", &job.host)?;
     let null = plugin.with_checker(&CheckerState::default()).open(0)?;

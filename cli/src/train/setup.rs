@@ -9,7 +9,7 @@ use super::record::{Machine, Origin};
 use super::resume::{self, Resume};
 use super::specs::{precision, zero_spec};
 use super::trace::TraceSpec;
-use super::units::units;
+use super::units::{dry_runs, units};
 use crate::args::TrainArgs;
 use crate::backend;
 use crate::error::{CliError, Result};
@@ -62,8 +62,8 @@ pub struct Job {
     pub validation: Option<(Batches, u64)>,
     /// Host services of the back ends.
     pub host: HostServices,
-    /// Sizes found in the dry runs, by the sequences of a micro-batch: those of even shares first.
-    dry: Vec<DryRun>,
+    /// Sizes found in the dry runs, by the place on `mesh.tp` and the sequences of a micro-batch: those of rank 0 and even shares first.
+    dry: Vec<(u32, DryRun)>,
     /// Sequences of each rank's micro-batch, where they are not the same.
     pub rows: Option<Vec<u64>>,
     /// The pipeline, as its first stage has it; none where every rank has the whole model.
@@ -296,8 +296,8 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     let null = backend::open_linked("null", &host)?.open(0)?;
     let compute = compute_type(resolved.dtype);
     let units = units(&source, &resolved, &resolved.mesh.place(0))?;
-    let dry = dry_run(&null, &units, compute, resolved.batch.micro, seq_len)?;
-    let stages = stages::of(&resolved, &units, &dry, None)?;
+    let dry = dry_runs(&null, &source, &resolved, (compute, seq_len))?;
+    let stages = stages::of(&resolved, &units, &dry[0].1, None)?;
     let order = order(&resolved);
     // Of several processes they are known when those have agreed.
     let islands = match processes {
@@ -343,7 +343,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         batches,
         validation,
         host,
-        dry: vec![dry],
+        dry,
         rows: None,
         stages,
         out: folder.path,
@@ -492,10 +492,10 @@ impl Job {
         let null = backend::open_linked("null", &self.host)?.open(0)?;
         let units = units(&self.source, &self.resolved, &self.place(0))?;
         for n in &rows {
-            if self.dry.iter().all(|d| d.shape.0 != *n) {
+            if self.dry.iter().all(|(_, d)| d.shape.0 != *n) {
                 let compute = compute_type(self.resolved.dtype);
                 let dry = dry_run(&null, &units, compute, *n, self.seq_len)?;
-                self.dry.push(dry);
+                self.dry.push((0, dry));
             }
         }
         self.batches = self.batches.clone().divided(&rows)?;
@@ -522,7 +522,7 @@ impl Job {
             return Ok(());
         };
         let units = units(&self.source, &self.resolved, &self.place(0))?;
-        let cut = stages::of(&self.resolved, &units, &self.dry[0], Some(&speeds))?;
+        let cut = stages::of(&self.resolved, &units, &self.dry[0].1, Some(&speeds))?;
         if let Some(cut) = cut
             .as_ref()
             .filter(|_| processes.is_none_or(Processes::first))
@@ -561,11 +561,15 @@ impl Job {
 
     /// Sizes of what a rank does.
     pub fn dry(&self, rank: u32) -> &DryRun {
-        let rows = self
-            .batches
-            .micro_batch(self.place(rank).at(Axis::Dp).into());
-        let own = self.dry.iter().find(|d| d.shape.0 == rows);
-        own.unwrap_or(&self.dry[0])
+        let place = self.place(rank);
+        let rows = self.batches.micro_batch(place.at(Axis::Dp).into());
+        let of = |at: u32| {
+            self.dry
+                .iter()
+                .find(|(tp, d)| (*tp, d.shape.0) == (at, rows))
+        };
+        let own = of(place.at(Axis::Tp)).or_else(|| of(0));
+        &own.unwrap_or(&self.dry[0]).1
     }
 
     /// The same for the first rank of each stage among `at`: the others of a stage do what it does.

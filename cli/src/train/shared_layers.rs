@@ -1,4 +1,4 @@
-//! Ranks that share layers (`mesh.tp`) compute alike: what all of them have (norms, embedding, head) each updates for itself, to the same bits.
+//! Ranks that share layers (`mesh.tp`) compute alike: what all of them have (norms, biases) each updates for itself, to the same bits.
 
 use super::setup::Job;
 use crate::error::{CliError, Result};

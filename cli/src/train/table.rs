@@ -129,11 +129,13 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
         ));
     }
     if job.tensor_ranks() > 1 {
-        let line = format!(
-            "each layer over {} ranks, {} of these groups",
-            job.tensor_ranks(),
-            job.data_ranks()
-        );
+        let tp = job.tensor_ranks();
+        let (and, but) = match job.source.cuts_vocabulary(tp.into()) {
+            true => (" and the vocabulary", ""),
+            false => ("", "; the vocabulary is whole on each"),
+        };
+        let groups = job.data_ranks();
+        let line = format!("each layer{and} over {tp} ranks, {groups} of these groups{but}");
         rows.push(("tensor", line));
     }
     let reductions = crate::reductions::of_run(&job.rank_spec(0), &job.dry(0).units);

@@ -272,7 +272,7 @@ type Counts<'a> = &'a (dyn Fn(u64, u64) -> bool + Sync);
 /// The same, of a job in which `counts(sequence, i)` says whether prediction `i` of a sequence counts.
 pub fn train_with_counts(
     w: &World,
-    model: &ModelSpec,
+    model: &impl Declares,
     spec: &RankSpec,
     steps: u64,
     counts: impl Fn(u64, u64) -> bool + Sync,

@@ -1,4 +1,5 @@
-//! Which models can be cut over how many ranks (tensor parallelism): each rank has whole heads, and an equal part of the inner width.
+//! Which models can be cut over how many ranks (tensor parallelism): each rank has whole heads, an equal part of the inner width,
+//! and rows of the vocabulary.
 
 use crate::desc::{Attention, Layer, Model, Over, Qkv};
 
@@ -75,6 +76,13 @@ pub fn check(model: &Model, lora_dropout: f64, tp: u64) -> std::result::Result<(
 pub fn shares(a: &Attention, tp: u64) -> bool {
     let apart = matches!(a.qkv, Qkv::Separate(_));
     apart && a.kv_heads > 0 && a.kv_heads < tp && tp.is_multiple_of(a.kv_heads)
+}
+
+/// Are the rows of the vocabulary cut over so many ranks too? The first ranks have equal numbers of rows and the last what is left; where that is
+/// nothing, and where ids have no exact f32, every rank has them all.
+pub fn vocabulary(model: &Model, tp: u64) -> bool {
+    let each = model.vocab.div_ceil(tp.max(1));
+    tp > 1 && each * (tp - 1) < model.vocab && model.vocab <= 1 << 24
 }
 
 /// What is divided of a layer.

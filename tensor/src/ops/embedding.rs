@@ -1,7 +1,9 @@
 //! Token embedding, with learned positions where the model has them: by place in the row, or by the batch's positions within documents.
 
+use super::vocabulary::Vocabulary;
 use super::{OpNode, add};
 use crate::error::{Error, Result, shape_error};
+use crate::spmd::{Spmd, Ty};
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
 use crossweave_hal::abi::op;
@@ -38,6 +40,8 @@ pub(crate) struct Node {
     table: Param,
     pos: Option<Param>,
     form: Lookup,
+    /// Where the table is cut over ranks: ids among the rows that are here, and the first of these.
+    local: Option<(Tensor, i64)>,
 }
 
 fn tokens(batch: &crate::Batch) -> Result<&Tensor> {
@@ -64,10 +68,15 @@ pub(crate) fn forward(
     table: Param,
     pos: Option<Param>,
     form: Lookup,
+    over: Option<&Vocabulary>,
 ) -> Result<Var> {
-    let (tv, ids) = (cx.param(table)?, &form.tokens(cx.env.batch)?);
+    let (tv, all) = (cx.param(table)?, form.tokens(cx.env.batch)?);
+    let local = over.map(|v| v.local(cx.env, &all)).transpose()?;
+    let ids = local.as_ref().map_or(&all, |(ids, _)| ids);
     let (b, t) = (ids.shape().dims()[0], ids.shape().dims()[1]);
     let rows = pos.map(|p| positions(cx.param(p)?, t, form)).transpose()?;
+    // Of ranks whose lookups are added one adds the positions; each has their whole gradient.
+    let rows = rows.filter(|_| over.is_none_or(|v| v.leads(cx.env)));
     let (run, shape) = (cx.env.run, [b, t, tv.shape().last()]);
     let y = run.empty(shape, tv.dtype())?;
     let p = op::IndexParams::default();
@@ -91,6 +100,7 @@ pub(crate) fn forward(
         table,
         pos,
         form,
+        local,
     }));
     Ok(out)
 }
@@ -101,7 +111,11 @@ impl Node {
             return Ok(());
         };
         let env = b.env;
-        let ids = &self.form.tokens(env.batch)?;
+        let (ids, first) = match &self.local {
+            Some((ids, first)) => (ids.clone(), *first),
+            None => (self.form.tokens(env.batch)?, 0),
+        };
+        let ids = &ids;
         let wanted = self.pos.filter(|p| env.grads.wants(p.0 as usize));
         let table = self.table.0 as usize;
         if !env.grads.wants(table) && wanted.is_none() {
@@ -111,7 +125,7 @@ impl Node {
         let p = match self.form.padding {
             Some(id) => op::IndexParams {
                 flags: op::FLAG_HAS_IGNORE,
-                ignore: id as i64,
+                ignore: id as i64 - first,
                 ..all
             },
             None => all,
@@ -151,5 +165,26 @@ impl Node {
             p.as_bytes(),
             &[],
         )
+    }
+}
+
+impl Vocabulary {
+    /// What the tokens of the batch look up, on every rank ([`Cx::embedding_as`]).
+    ///
+    /// # Errors
+    /// Shapes that do not fit; the ranks; the device.
+    pub fn embedding(
+        &self,
+        cx: &mut Cx<'_>,
+        table: Param,
+        pos: Option<Param>,
+        form: Lookup,
+    ) -> Result<Var> {
+        let found = forward(cx, table, pos, form, Some(self))?;
+        let axis = self.axis();
+        cx.typed(found, |c| {
+            c.step("embedding", Spmd::default(), axis, Ty::I, Ty::P)
+        });
+        cx.reduce(found, axis)
     }
 }

@@ -19,6 +19,8 @@ pub mod pointwise;
 pub mod positions;
 pub mod rope;
 pub mod split;
+pub mod vocabulary;
+mod vocabulary_loss;
 pub mod xent;
 
 use crate::Tensor;

@@ -2,6 +2,7 @@
 //! ranks scales the mean (`crossweave_engine::Trainer::count_targets`). The backward overwrites the logits with their gradient where nobody else reads them: one buffer
 //! of `[n, V]`, not three.
 
+use super::vocabulary::Vocabulary;
 use super::{OpNode, add};
 use crate::env::{Env, IGNORED};
 use crate::error::{Error, Result, shape_error};
@@ -13,11 +14,18 @@ use crossweave_hal::abi::op;
 pub(crate) struct Node {
     pub logits: Var,
     pub out: Var,
-    lse: Tensor,
-    targets: Tensor,
+    kept: Kept,
+}
+
+/// What the forward leaves to the backward.
+pub(super) struct Kept {
+    pub(super) lse: Tensor,
+    pub(super) targets: Tensor,
     /// What the sum is divided by.
-    all: u64,
-    params: op::XentParams,
+    pub(super) all: u64,
+    pub(super) params: op::XentParams,
+    /// Where the vocabulary is cut over ranks: it, and the factor of each row's loss.
+    pub(super) share: Option<(Vocabulary, Tensor)>,
 }
 
 /// The targets of logits, one a row, and how many predictions the batch has: of fewer logits than targets they are those of the last columns.
@@ -74,21 +82,27 @@ pub(crate) fn forward(cx: &mut Cx<'_>, logits: Var) -> Result<Var> {
     };
     run.launch(op::REDUCE, &[Some(&loss), Some(&losses)], p.as_bytes(), &[])?;
     scale(run, &loss, 1.0 / all as f64)?;
-    let node = cx.next_node();
-    let out = cx.push_val(loss, node, Origin::Own, false);
-    cx.save(logits);
-    cx.typed(out, |c| {
-        c.same("cross_entropy", &[c.vals[logits.0 as usize]], false)
-    });
-    cx.push_node(OpNode::Xent(Node {
-        logits,
-        out,
+    let kept = Kept {
         lse,
         targets,
         all,
         params,
-    }));
+        share: None,
+    };
+    let out = noted(cx, logits, loss, kept);
+    cx.typed(out, |c| {
+        c.same("cross_entropy", &[c.vals[logits.0 as usize]], false)
+    });
     Ok(out)
+}
+
+/// Records the loss.
+pub(super) fn noted(cx: &mut Cx<'_>, logits: Var, loss: Tensor, kept: Kept) -> Var {
+    let node = cx.next_node();
+    let out = cx.push_val(loss, node, Origin::Own, false);
+    cx.save(logits);
+    cx.push_node(OpNode::Xent(Node { logits, out, kept }));
+    out
 }
 
 pub(super) fn scale(run: &crate::Run<'_>, t: &Tensor, by: f64) -> Result<()> {
@@ -120,16 +134,25 @@ impl Node {
         let run = b.env.run;
         let dloss = run.empty([1], DType::F32)?;
         add::copy(b.env, &dloss, &dy)?;
-        scale(run, &dloss, 1.0 / self.all as f64)?;
+        scale(run, &dloss, 1.0 / self.kept.all as f64)?;
+        let each = match &self.kept.share {
+            Some((vocabulary, factor)) => vocabulary.gradients(b.env, factor, &dloss)?,
+            None => dloss.broadcast_scalar(n),
+        };
         let (l2, d2) = (logits.rows(), dlogits.rows());
         let ops = [
             Some(&d2),
             Some(&l2),
-            Some(&self.lse),
-            Some(&self.targets),
-            Some(&dloss.broadcast_scalar(n)),
+            Some(&self.kept.lse),
+            Some(&self.kept.targets),
+            Some(&each),
         ];
-        run.launch(op::CROSS_ENTROPY_BWD, &ops, self.params.as_bytes(), &[])?;
+        run.launch(
+            op::CROSS_ENTROPY_BWD,
+            &ops,
+            self.kept.params.as_bytes(),
+            &[],
+        )?;
         drop((l2, d2, logits));
         b.give(self.logits, dlogits)
     }
