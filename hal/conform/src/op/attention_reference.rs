@@ -195,6 +195,19 @@ fn stored(t: DType, x: Num) -> Num {
     }
 }
 
+/// The same with a factor that may stand before or behind the storage: where that has subnormal numbers they differ.
+fn stored_with(t: DType, x: Num, factor: f64) -> Num {
+    let f = factor.abs();
+    let scaled = Num {
+        v: x.v * f,
+        e: x.e * f,
+    };
+    Num {
+        v: x.v,
+        e: stored(t, x).e.max(stored(t, scaled).e / f),
+    }
+}
+
 /// The inputs in f64.
 #[derive(Clone, Default)]
 pub struct Inputs {
@@ -343,7 +356,7 @@ pub fn backward(
                 by_bias[s.bias_of(h, j, &view)].add(ds);
             }
             let ds = tanh.map_or(ds, |t| ds * (exact(1.0) - t * t));
-            let ds = stored(t, ds);
+            let ds = stored_with(t, ds, f.v);
             if own {
                 let each = terms.iter_mut().zip(k);
                 each.for_each(|(a, k)| a.add(ds * exact(*k)));
@@ -380,4 +393,21 @@ pub fn backward(
     });
     let all = |x: Vec<Total>| x.into_iter().map(Total::num).collect::<Vec<_>>();
     [dq, dk, dv, all(by_bias), all(by_sink)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factor_before_the_storage_costs_bits_of_small_numbers_only() {
+        let (plain, with) = (stored, |t, v| stored_with(t, exact(v), 0.25).e);
+        for v in [1.0, 0.001, -3.0] {
+            assert_eq!(with(DType::F16, v), plain(DType::F16, exact(v)).e);
+        }
+        // Subnormal numbers of f16 are whole numbers of 2^-24.
+        assert_eq!(with(DType::F16, 1e-5), 4.0 * 0.5f64.powi(25));
+        assert_eq!(with(DType::Bf16, 1e-5), plain(DType::Bf16, exact(1e-5)).e);
+        assert_eq!(with(DType::F32, 1e-5), 0.0);
+    }
 }
