@@ -372,6 +372,9 @@ fn histogram(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         let n = g.long();
         let ix = T::ints(it, &[n, 2], &indices(g, it, 2 * n, 9));
         all.push(run(&format!("[{n},2] transposed"), 9, ix.transposed()));
+        let ix = T::ints(it, &[n, 2, 3], &indices(g, it, 6 * n, 9));
+        let what = format!("[{n},2,3] in another order");
+        all.push(run(&what, 9, ix.lying(&[2, 0, 1])));
         return all;
     }
     let ix = indices(g, it, 60, 5);

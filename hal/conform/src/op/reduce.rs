@@ -565,6 +565,10 @@ fn nonfinite(g: &mut Gen, t: DType) -> Vec<Trial> {
             all.push(run(&format!("[3,{n}] padded"), 0, vec![x().padded(5)]));
             all.push(run(&format!("[3,{n}] with gaps"), 0, vec![x().spread(2)]));
         }
+        let n = g.long();
+        let x = with(g, &[n, 2, 3], &[(1, inf), (6 * n - 1, nan)]);
+        let what = format!("[{n},2,3] in another order");
+        all.push(run(&what, 0, vec![x.lying(&[2, 0, 1])]));
         return all;
     }
     if g.about == About::Lists {
@@ -650,6 +654,10 @@ fn sumsq(g: &mut Gen, t: DType) -> Vec<Trial> {
             all.push(run(&format!("[3,{n}] padded"), 0.0, vec![x().padded(5)]));
             all.push(run(&format!("[3,{n}] with gaps"), 0.0, vec![x().spread(2)]));
         }
+        let n = g.long();
+        let x = ends(g.whole(t, &[n, 2, 3], 3), 5.0).lying(&[2, 0, 1]);
+        let what = format!("[{n},2,3] in another order");
+        all.push(run(&what, 0.0, vec![x]));
         return all;
     }
     if g.about == About::Lists {
