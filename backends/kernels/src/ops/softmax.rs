@@ -12,7 +12,7 @@ use crossweave_plugin::{OpRequest, Result};
 
 const MOST: u32 = 512;
 
-/// The kernel for rows of a team's, or, without one, of no matter which length.
+/// The kernel for rows that a team has, or, without one, for rows of any length.
 fn kernel(name: &str, parameters: &[&str], team: Option<Team>) -> Kernel {
     let short = team.map_or(String::new(), |t| format!(", {}", t.short));
     Kernel::new(
