@@ -502,7 +502,7 @@ pub enum ConfigAction {
         #[arg(value_name = "CONFIG.json")]
         config: PathBuf,
         /// Ranks it shall run on
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=crate::ranks::MOST_PLANNED))]
         ranks: Option<u32>,
         /// Set a key of the config; may be repeated
         #[arg(long = "set", value_name = "key.path=value")]
@@ -579,7 +579,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "R", requires = "program")]
     pub rank: Option<u32>,
     /// Ranks; default: mesh.dp, else 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=crate::ranks::MOST_PLANNED))]
     pub ranks: Option<u32>,
     /// Print figures, plan and sizes (in bytes) as JSON
     #[arg(long)]

@@ -9,8 +9,10 @@ pub use crossweave_mesh::rank_words;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Most ranks of one command.
+/// The most ranks that one process starts, each a thread with a device.
 const MOST: u32 = 4096;
+/// The most ranks of a job that is checked, planned or explained: nothing is started for it.
+pub const MOST_PLANNED: i64 = 1 << 20;
 
 /// What `--ranks` says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,8 @@ use crate::error::{CliError, Result};
 use crossweave_config::{Balance, Layers, Resolved};
 use crossweave_engine::{DryRun, PipelineOrder, PipelineSpec, RankSpec, side_programs};
 use crossweave_mesh::{Axis, Topology};
-use crossweave_plan::{Facts, Plan, check_side_programs, check_world};
+use crossweave_plan::axes::Representatives;
+use crossweave_plan::{Facts, Plan, check_representative_side_programs, check_representatives};
 use crossweave_tensor::UnitDecl;
 
 /// The stages of a job; `None` where there is one. `speeds`: how fast each rank was found to
@@ -122,7 +123,7 @@ pub fn as_key(spec: &PipelineSpec) -> String {
 }
 
 /// Holds the plans of the stages against each other, those of a mesh: each rank has the plan of its stage. The same of what each rank, asked
-/// to do what `spec` says, does outside the step.
+/// to do what `spec` says, does outside the step. A few ranks of each stage stand for all.
 ///
 /// # Errors
 /// Stages whose sends do not meet their receives, or that would wait for each other for ever.
@@ -131,18 +132,17 @@ pub fn agree(
     stages: &[(Plan, Facts)],
     spec: impl Fn(u32) -> RankSpec,
 ) -> Result<()> {
-    let plan_of = |rank: u32| {
-        let stage = mesh.place(rank).at(Axis::Pp);
-        stages
-            .get(stage as usize)
-            .map(|(plan, facts)| (plan, facts))
+    let few = Representatives::of(mesh);
+    let plan_of = |rank: &u32| {
+        let (plan, facts) = &stages[mesh.place(*rank).at(Axis::Pp) as usize];
+        (plan, facts)
     };
-    let ranks: Vec<_> = (0..mesh.world_size()).filter_map(plan_of).collect();
-    check_world(mesh, &ranks).map_err(crossweave_engine::Error::from)?;
-    let side = ranks.iter().zip(0..);
-    let side = side.map(|((plan, facts), rank)| side_programs(&spec(rank), plan, facts));
+    let ranks: Vec<_> = few.numbers().iter().map(plan_of).collect();
+    check_representatives(&few, &ranks).map_err(crossweave_engine::Error::from)?;
+    let side = ranks.iter().zip(few.numbers());
+    let side = side.map(|((plan, facts), rank)| side_programs(&spec(*rank), plan, facts));
     let side: Vec<_> = side.collect();
     let each = side.iter().zip(&ranks);
     let each: Vec<_> = each.map(|(s, (_, facts))| (&s[..], *facts)).collect();
-    Ok(check_side_programs(mesh, &each).map_err(crossweave_engine::Error::from)?)
+    Ok(check_representative_side_programs(&few, &each).map_err(crossweave_engine::Error::from)?)
 }

@@ -681,6 +681,21 @@ fn thousands_of_ranks_and_hundreds_of_billions_are_foretold_at_once() {
     ] {
         assert!(page.contains(part), "{part} is not in {page}");
     }
+    // Stages of many ranks, more than any job has been: a few of each stand for all.
+    let many = [
+        "plan",
+        "big.json",
+        "--ranks",
+        "16384",
+        "--set",
+        "mesh.tp=8",
+        "--set",
+        "mesh.pp=16",
+        "--device",
+        "h100",
+    ];
+    let page = s.ok(&many);
+    assert!(page.contains("16 stages of 1024 ranks each"), "{page}");
     let text = s.ok(&["plan", "big.json", "--ranks", "4096", "--text"]);
     for part in [
         "volume against plain data parallelism: 1.000x",

@@ -35,5 +35,5 @@ pub use facts::{Facts, Said, UnitFacts, UnitTalk};
 pub use op::{Keep, Lane, MicroBatch, PipelineStage, Rank, Reduction, StepKind, UnitId};
 pub use pass::{Pass, PassManager, Stage, print_stages};
 pub use plan::{Plan, Step, StepId, Storage, words};
-pub use side::{SideEvent, SideProgram, check_side_programs};
-pub use world::check_world;
+pub use side::{SideEvent, SideProgram, check_representative_side_programs, check_side_programs};
+pub use world::{check_representatives, check_world};

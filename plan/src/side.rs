@@ -8,7 +8,7 @@ use crate::facts::{Facts, Said};
 use crate::op::{Rank, StepKind};
 use crate::plan::Plan;
 use crate::world::{Event, What, World};
-use crossweave_axes::Topology;
+use crossweave_axes::{Representatives, Topology};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -48,10 +48,22 @@ pub fn check_side_programs(
     mesh: &Topology,
     ranks: &[(&[SideProgram], &Facts)],
 ) -> Result<(), PlanError> {
+    check_representative_side_programs(&Representatives::all(mesh), ranks)
+}
+
+/// The same of a job in which what a rank does outside the step follows from its stage and from which
+/// of its other coordinates are 0: what its representatives do, in their order, stands for all ranks.
+///
+/// # Errors
+/// As [`check_side_programs`].
+pub fn check_representative_side_programs(
+    few: &Representatives,
+    ranks: &[(&[SideProgram], &Facts)],
+) -> Result<(), PlanError> {
     // There is no plan outside the step.
     let none = Plan::default();
     let all: Vec<(&Plan, &Facts)> = ranks.iter().map(|(_, facts)| (&none, *facts)).collect();
-    let world = World::new(mesh, &all)?;
+    let world = World::new(few, &all)?;
     let names: BTreeSet<&str> = ranks
         .iter()
         .flat_map(|(side, _)| side.iter().map(|p| p.name))
@@ -75,7 +87,8 @@ pub fn check_side_programs(
             let next = events[*m as usize].get(at[*m as usize]);
             let next = next.map(|e| said[*m as usize][e.step].to_string());
             format!(
-                "rank {m} {}",
+                "rank {} {}",
+                world.number(*m),
                 next.map_or("ends".into(), |n| format!("comes to {n}"))
             )
         };
@@ -86,7 +99,7 @@ pub fn check_side_programs(
             said[rank][here.step],
             there.join(", ")
         );
-        return Err(PlanError::whole(Law::Deadlock, message).of_rank(rank as Rank));
+        return Err(PlanError::whole(Law::Deadlock, message).of_rank(world.number(rank as Rank)));
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::error::{Law, PlanError};
 use crate::facts::{Facts, Said};
 use crate::op::{PipelineStage, Rank, StepKind, UnitId};
 use crate::plan::{Plan, Step};
-use crossweave_axes::{Axis, AxisSet, Coord, GroupKey, Topology};
+use crossweave_axes::{Axis, AxisSet, Coord, GroupKey, Representatives, Topology};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
@@ -25,7 +25,19 @@ use std::rc::Rc;
 /// # Errors
 /// Another number of plans than ranks; the first law that is broken, with the rank.
 pub fn check_world(mesh: &Topology, ranks: &[(&Plan, &Facts)]) -> Result<(), PlanError> {
-    let world = World::new(mesh, ranks)?;
+    check_representatives(&Representatives::all(mesh), ranks)
+}
+
+/// The same of a job in which all ranks of a stage have one plan: the plans of its representatives,
+/// in their order, stand for those of all ranks. Time and memory do not grow with the job.
+///
+/// # Errors
+/// As [`check_world`].
+pub fn check_representatives(
+    few: &Representatives,
+    ranks: &[(&Plan, &Facts)],
+) -> Result<(), PlanError> {
+    let world = World::new(few, ranks)?;
     for (pick, what) in ALIKE {
         for axes in world.owners() {
             for members in world.each_group(axes) {
@@ -100,6 +112,8 @@ pub(crate) struct Event<'a> {
 
 pub(crate) struct World<'a> {
     mesh: &'a Topology,
+    /// Numbers of the ranks in the whole job, for messages.
+    numbers: &'a [u32],
     ranks: &'a [(&'a Plan, &'a Facts)],
     coords: Vec<Coord>,
     /// Members of the groups that were asked for.
@@ -107,7 +121,11 @@ pub(crate) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub fn new(mesh: &'a Topology, ranks: &'a [(&'a Plan, &'a Facts)]) -> Result<Self, PlanError> {
+    pub fn new(
+        few: &'a Representatives,
+        ranks: &'a [(&'a Plan, &'a Facts)],
+    ) -> Result<Self, PlanError> {
+        let mesh = few.mesh();
         let coords = (0..mesh.world_size()).filter_map(|r| mesh.coord(r).ok());
         let coords: Vec<Coord> = coords.collect();
         if coords.len() != ranks.len() {
@@ -116,6 +134,7 @@ impl<'a> World<'a> {
         }
         Ok(World {
             mesh,
+            numbers: few.numbers(),
             ranks,
             coords,
             known: RefCell::default(),
@@ -123,7 +142,12 @@ impl<'a> World<'a> {
     }
 
     fn fault(&self, rank: Rank, step: usize, law: Law, message: String) -> PlanError {
-        PlanError::at(self.plan(rank), step, law, message).of_rank(rank)
+        PlanError::at(self.plan(rank), step, law, message).of_rank(self.number(rank))
+    }
+
+    /// The number of a rank in the whole job.
+    pub fn number(&self, rank: Rank) -> u32 {
+        self.numbers[rank as usize]
     }
 
     fn plan(&self, rank: Rank) -> &'a Plan {
@@ -188,6 +212,7 @@ impl<'a> World<'a> {
                 let twin = wanted.get(k).map(|(_, s)| *s);
                 if !twin.is_some_and(|t| t.op == mine.op) {
                     let other = twin.map_or("nothing".to_string(), Step::to_string);
+                    let first = self.number(first);
                     let message = format!(
                         "number {k} of its group's {what}, where rank {first} issues {other}; the group would hang or mix data"
                     );
@@ -196,10 +221,13 @@ impl<'a> World<'a> {
             }
             if let Some((_, next)) = wanted.get(found.len()) {
                 let message = format!(
-                    "it ends after {} {what}, where rank {first} goes on with {next}; the group would hang",
-                    found.len()
+                    "it ends after {} {what}, where rank {} goes on with {next}; the group would hang",
+                    found.len(),
+                    self.number(first)
                 );
-                return Err(PlanError::whole(Law::CollectiveOrder, message).of_rank(rank));
+                return Err(
+                    PlanError::whole(Law::CollectiveOrder, message).of_rank(self.number(rank))
+                );
             }
         }
         Ok(())
@@ -234,6 +262,7 @@ impl<'a> World<'a> {
                 let found = next.map_or("nothing more".to_string(), |(k, _)| {
                     self.plan(peer).steps[k].to_string()
                 });
+                let peer = self.number(peer);
                 let message = format!("the next thing rank {peer} sends here is {found}");
                 return Err(self.fault(rank, step, Law::Peer, message));
             }
@@ -245,7 +274,7 @@ impl<'a> World<'a> {
         unread.sort_unstable();
         match unread.first() {
             Some(&((rank, peer), step)) => {
-                let message = format!("rank {peer} never receives it");
+                let message = format!("rank {} never receives it", self.number(peer));
                 Err(self.fault(rank, step, Law::Peer, message))
             }
             None => Ok(()),
@@ -304,8 +333,9 @@ impl<'a> World<'a> {
                             (Some(w), None) => return Err(self.alone(axes, k, (first, w), rank)),
                             (Some(x), Some(y)) => {
                                 let message = format!(
-                                    "number {k} of what is said over {axes} is {} here, where rank {first} says {} in {}; the group would hang or mix data",
+                                    "number {k} of what is said over {axes} is {} here, where rank {} says {} in {}; the group would hang or mix data",
                                     y.2.what,
+                                    self.number(first),
                                     x.2.what,
                                     self.plan(first).steps[x.0]
                                 );
@@ -328,8 +358,9 @@ impl<'a> World<'a> {
         other: Rank,
     ) -> PlanError {
         let message = format!(
-            "number {k} of what is said over {axes} is {} here, and rank {other} says nothing more: this rank would be left waiting inside the step",
-            said.what
+            "number {k} of what is said over {axes} is {} here, and rank {} says nothing more: this rank would be left waiting inside the step",
+            said.what,
+            self.number(other)
         );
         self.fault(rank, *step, Law::CollectiveOrder, message)
     }

@@ -1,8 +1,11 @@
 //! Plans of several ranks against each other: what each law between ranks refuses, with the rank that is named.
 #![forbid(unsafe_code)]
 
-use crossweave_plan::axes::{Axis, AxisSet, Topology};
-use crossweave_plan::{Facts, Law, Plan, PlanError, Said, UnitFacts, check, check_world};
+use crossweave_plan::axes::{Axis, AxisSet, Representatives, Topology};
+use crossweave_plan::{
+    Facts, Law, Plan, PlanError, Said, SideEvent, SideProgram, StepKind, UnitFacts, check,
+    check_representative_side_programs, check_representatives, check_side_programs, check_world,
+};
 
 fn facts(units: u32, micro_batches: u32) -> Facts {
     let unit = UnitFacts {
@@ -229,4 +232,136 @@ fn what_blocks_and_updates_say_is_an_event_of_their_groups() {
         Law::Deadlock,
         &["waits here for ever"],
     );
+}
+
+/// Numbers below a bound, the same for the same seed.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+/// Stages whose plans are right or have a step taken out, put elsewhere or twice; what blocks say over random axes. The verdict of the
+/// representatives is that of all ranks, to the word.
+#[test]
+fn representatives_stand_for_all_ranks_of_a_job() {
+    let right = [
+        "+0 F0.0 a0.0>1 F0.1 a0.1>1 g0.0<1 B0.0 g0.1<1 B0.1 -0 rs0 norm opt0",
+        "+1 a0.0<0 F1.0 B1.0 a0.1<0 g0.0>0 F1.1 B1.1 g0.1>0 -1 rs1 norm opt1",
+    ];
+    let mut draw = Draw(0x5eed);
+    let (mut lawful, mut unlawful) = (0, 0);
+    for _ in 0..400 {
+        let (dp, tp, cp) = (1 + draw.below(4), 1 + draw.below(3), 1 + draw.below(2));
+        let lengths = [
+            (Axis::Pp, 2),
+            (Axis::Dp, dp),
+            (Axis::Tp, tp),
+            (Axis::Cp, cp),
+        ];
+        let mesh = Topology::new(&lengths.map(|(a, n)| (a, n as u32))).unwrap();
+        let order = [
+            [Axis::Pp, Axis::Dp, Axis::Cp, Axis::Tp],
+            [Axis::Tp, Axis::Pp, Axis::Dp, Axis::Cp],
+        ];
+        let mesh = mesh.ordered(&order[draw.below(2)]).unwrap();
+        let stages: Vec<(Plan, Facts)> = right
+            .iter()
+            .map(|text| {
+                let mut steps: Vec<&str> = text.split(' ').collect();
+                for _ in 0..draw.below(6).saturating_sub(3) {
+                    let (from, to) = (draw.below(steps.len()), draw.below(steps.len()));
+                    match draw.below(3) {
+                        0 => drop(steps.remove(from)),
+                        1 => steps.swap(from, to),
+                        _ => steps.insert(to, steps[from]),
+                    }
+                }
+                let mut f = facts(2, 2);
+                for unit in &mut f.units {
+                    let axes = [
+                        AxisSet::DATA,
+                        Axis::Tp.into(),
+                        Axis::Pp.into(),
+                        AxisSet::WORLD,
+                    ];
+                    if draw.below(2) == 0 {
+                        let wide = draw.below(8) == 0;
+                        let (axes, what) =
+                            (axes[draw.below(2) + 2 * usize::from(wide)], "a sum".into());
+                        unit.talk.forward = vec![Said { axes, what }];
+                    }
+                }
+                (plan(&steps.join(" ")), f)
+            })
+            .collect();
+        let of = |rank: u32| {
+            let coord = mesh.coord(rank).unwrap();
+            let (plan, facts) = &stages[mesh.at(coord, Axis::Pp) as usize];
+            (plan, facts)
+        };
+        let every: Vec<_> = (0..mesh.world_size()).map(of).collect();
+        let few = Representatives::of(&mesh);
+        let some: Vec<_> = few.numbers().iter().map(|r| of(*r)).collect();
+        let (all, those) = (
+            check_world(&mesh, &every),
+            check_representatives(&few, &some),
+        );
+        assert_eq!(
+            all.as_ref().map_err(PlanError::to_string),
+            those.as_ref().map_err(PlanError::to_string)
+        );
+        match all {
+            Ok(()) => lawful += 1,
+            Err(_) => unlawful += 1,
+        }
+        // Outside the step the ranks at place 0 of the data axis do something else than the others.
+        let sizes = [AxisSet::DATA, Axis::Tp.into(), AxisSet::WORLD];
+        let say = |axes| {
+            SideEvent::Said(Said {
+                axes,
+                what: "a sum".into(),
+            })
+        };
+        let mut lists = || {
+            let n = draw.below(3);
+            (0..n)
+                .map(|_| say(sizes[draw.below(3)]))
+                .collect::<Vec<_>>()
+        };
+        let (first, rest) = (lists(), lists());
+        let side = |rank: u32| {
+            let coord = mesh.coord(rank).unwrap();
+            let mut events = match mesh.at(coord, Axis::Dp) {
+                0 => first.clone(),
+                _ => rest.clone(),
+            };
+            events.insert(0, SideEvent::Step(StepKind::GradNorm));
+            [SideProgram {
+                name: "reads",
+                events,
+            }]
+        };
+        let all: Vec<_> = (0..mesh.world_size()).map(side).collect();
+        let some: Vec<_> = few.numbers().iter().map(|r| side(*r)).collect();
+        let f = facts(2, 2);
+        let each =
+            |list: &[[SideProgram; 1]]| -> Vec<_> { list.iter().map(|s| s.to_vec()).collect() };
+        let (all, some) = (each(&all), each(&some));
+        let with = |list: &'_ [Vec<SideProgram>]| -> Vec<Law> {
+            let pairs: Vec<_> = list.iter().map(|s| (&s[..], &f)).collect();
+            let done = match list.len() == mesh.world_size() as usize {
+                true => check_side_programs(&mesh, &pairs),
+                false => check_representative_side_programs(&few, &pairs),
+            };
+            done.err().into_iter().map(|e| e.law).collect()
+        };
+        assert_eq!(with(&all), with(&some));
+    }
+    assert!(lawful > 30 && unlawful > 100, "{lawful} and {unlawful}");
 }

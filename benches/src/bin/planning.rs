@@ -1,5 +1,6 @@
 //! What it costs to prepare a step, and to interpret one. A model is planned, lowered and checked as a rank of a job does before its first
-//! step; then a program of small instructions runs on the null device, beside the same calls without a program, so that the difference is
+//! step; the plans of all stages of large jobs are held against each other, those of a few ranks that stand for all beside those of every
+//! rank; then a program of small instructions runs on the null device, beside the same calls without a program, so that the difference is
 //! what interpreting an instruction costs the host.
 //!
 //! `cargo run --release -p crossweave-benches --bin planning -- [--layers 96] [--width 12288] [--micro-batches 32] [--ranks 64] [--rounds 5]`
@@ -11,15 +12,18 @@ use crossweave_benches::options::{Options, program};
 use crossweave_benches::presets::Preset;
 use crossweave_benches::process::{Memory, load, mebibytes};
 use crossweave_benches::{Fallible, least, median};
-use crossweave_engine::{RankSpec, Trainer, ZeroSpec, ZeroStage, dry_run, plan_for};
+use crossweave_engine::{
+    DryRun, PipelineOrder, PipelineSpec, RankSpec, Trainer, ZeroSpec, ZeroStage, dry_run, plan_for,
+};
 use crossweave_hal::{
-    Bootstrap, Buffer, DType, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin, Stream, Tag,
-    abi::Layout, abi::op,
+    Bootstrap, Buffer, DType, Device, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin,
+    Stream, Tag, abi::Layout, abi::op,
 };
 use crossweave_machine::Machine;
-use crossweave_mesh::{Axis, Place};
+use crossweave_mesh::{Axis, Place, Topology};
 use crossweave_nn::units;
-use crossweave_plan::Lane;
+use crossweave_plan::axes::Representatives;
+use crossweave_plan::{Lane, check_representatives, check_world};
 use crossweave_program::{Builder, Life, MemoryDecl, MemorySpace, Place as Argument};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -118,7 +122,65 @@ fn run(mut o: Options) -> Fallible<()> {
         // The first round takes from the system what later ones find.
         mebibytes(mib.iter().copied().fold(0.0, f64::max))
     );
+    let device = null.open(0)?;
+    let dry = dry_run(
+        &device,
+        &units(model.model().model()),
+        spec.compute,
+        spec.batch,
+        spec.seq_len,
+    )?;
+    jobs(&device, &spec, &dry)?;
     interpret(&null, rounds)
+}
+
+/// Jobs of 16 stages: the plan of each stage, and the plans of all ranks held against each other.
+fn jobs(device: &Device, spec: &RankSpec, dry: &DryRun) -> Fallible<()> {
+    const STAGES: u32 = 16;
+    let units = dry.units.len() as u32;
+    if units < STAGES {
+        return Ok(());
+    }
+    for ranks in [1024, 4096, 16384] {
+        let mesh = Topology::new(&[(Axis::Pp, STAGES), (Axis::Dp, ranks / STAGES)])?;
+        let began = Instant::now();
+        let plan = |stage| {
+            let spec = RankSpec {
+                place: mesh.place(0).stage(stage),
+                pipeline: Some(PipelineSpec::even(units, STAGES, PipelineOrder::default())),
+                ..spec.clone()
+            };
+            plan_for(device, &spec, dry)
+        };
+        let plans = (0..STAGES).map(plan).collect::<Result<Vec<_>, _>>()?;
+        let planned = ms(began);
+        let of = |rank: u32| {
+            let (plan, facts) = &plans[mesh.place(rank).at(Axis::Pp) as usize];
+            (plan, facts)
+        };
+        let (memory, began) = (Memory::start(), Instant::now());
+        let few = Representatives::of(&mesh);
+        let some: Vec<_> = few.numbers().iter().map(|r| of(*r)).collect();
+        check_representatives(&few, &some)?;
+        let (check, held) = (ms(began), memory.peak_mib());
+        print!(
+            "{ranks:>6} ranks in {STAGES} stages: plans {planned:.0} ms, held against each other {check:.1} ms, {}",
+            mebibytes(held)
+        );
+        // Beyond this, plans of every rank take gigabytes.
+        if ranks <= 4096 {
+            let (memory, began) = (Memory::start(), Instant::now());
+            let every: Vec<_> = (0..ranks).map(of).collect();
+            check_world(&mesh, &every)?;
+            let took = ms(began);
+            print!(
+                "; rank by rank {took:.0} ms, {}",
+                mebibytes(memory.peak_mib())
+            );
+        }
+        println!();
+    }
+    Ok(())
 }
 
 /// Kernels, copies and fills in turn, by a program and without one.

@@ -30,7 +30,7 @@ pub struct ExplainArgs {
     #[arg(value_name = "CONFIG.json")]
     pub config: PathBuf,
     /// Ranks; default: mesh.dp, else 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=crate::ranks::MOST_PLANNED))]
     pub ranks: Option<u32>,
     /// Which back end computes.
     #[command(flatten)]

@@ -16,6 +16,7 @@ mod boxes;
 mod coord;
 mod group;
 mod place;
+mod representatives;
 mod topology;
 
 pub use axis::{Axis, AxisSet};
@@ -23,4 +24,5 @@ pub use boxes::{BoxPiece, BoxRun, Cut, Held, TensorBox};
 pub use coord::Coord;
 pub use group::{Channel, Group, GroupKey, Part};
 pub use place::Place;
+pub use representatives::Representatives;
 pub use topology::{Topology, TopologyError};

@@ -197,6 +197,10 @@ impl Topology {
     pub fn length(&self, axis: Axis) -> u32 {
         self.lengths[axis as usize]
     }
+    /// Gives an axis another length; the caller keeps the two arrangements of a stage equally large.
+    pub(crate) fn set_length(&mut self, axis: Axis, length: u32) {
+        self.lengths[axis as usize] = length;
+    }
     /// The dense axes, slowest first.
     pub fn order(&self) -> [Axis; 4] {
         self.order

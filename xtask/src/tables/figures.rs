@@ -56,7 +56,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-backend-cpu", ceiling: 12000, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3250, why: "every collective with its checks, which the CPU back end repeats" },
     Entry { place: "crossweave-backend-wgpu", ceiling: 7050, why: "kernels of every op as WGSL text" },
-    Entry { place: "crossweave-benches", ceiling: 3000, why: "one program for each kind of measurement" },
+    Entry { place: "crossweave-benches", ceiling: 3050, why: "one program for each kind of measurement" },
     Entry { place: "crossweave-checkpoint", ceiling: 4250, why: "its own format, safetensors, Hugging Face folders and signatures" },
     Entry { place: "crossweave-collectives", ceiling: 4250, why: "compositions, plans and their verification for every collective" },
     Entry { place: "crossweave-config", ceiling: 8000, why: "one row of tables for each key of the config, with checks and docs" },
