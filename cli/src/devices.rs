@@ -72,7 +72,9 @@ pub fn choose(name: Option<&str>, backend: &str, ranks: u64) -> Result<Chosen> {
                 memory: Some(info.mem_total / ranks.max(1)),
                 sharing: ranks.max(1),
                 is_host: true,
-                note: None,
+                note: Some(
+                    "the processor's speed is not known: bytes are given, and no times".into(),
+                ),
             })
         }
         (None, other) => plugin(other),

@@ -38,6 +38,7 @@ mod processes;
 mod ranks;
 mod reductions;
 mod rehearse;
+mod remedies;
 mod replay;
 mod report;
 mod reports;

@@ -7,8 +7,10 @@ use crate::model::Source;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
-use crate::{configs, devices, plan_page, predict, predict_pipeline, reductions, stages, verdict};
-use crossweave_config::Resolved;
+use crate::{
+    configs, devices, plan_page, predict, predict_pipeline, reductions, remedies, stages, verdict,
+};
+use crossweave_config::{Config, Resolved};
 use crossweave_engine::{DryRun, RankSpec, Trainer, dry_run};
 use crossweave_hal::{CheckerState, Plugin};
 use crossweave_mesh::Axis;
@@ -73,6 +75,36 @@ fn begin(
     Ok(Trainer::new(&null, units, rank, dry, &Nobody)?)
 }
 
+/// Bytes that the fullest rank of a job needs on its device.
+///
+/// # Errors
+/// A config that is wrong; a job that cannot be planned.
+fn needed(config: Config, ranks: u64, device: &devices::Chosen) -> Result<u64> {
+    let Rehearsal {
+        resolved,
+        source,
+        seq,
+    } = Rehearsal::of(config, ranks)?;
+    let plugin = open_linked("null", &host(ranks as u32, None, None))?;
+    let own = resolved.mesh.place(0);
+    let rank = rank_spec(&resolved, own, seq);
+    let units = crate::train::units(&source, &resolved, &own)?;
+    let dry = dry_run(&plugin.open(0)?, &units, rank.compute, rank.batch, seq)?;
+    let pipeline = stages::of(&resolved, &units, &dry, None)?;
+    let mut most = 0;
+    for stage in 0..own.length(Axis::Pp) {
+        let rank = RankSpec {
+            place: own.stage(stage),
+            pipeline: pipeline.clone(),
+            ..rank.clone()
+        };
+        let mut trainer = begin(&plugin, (&resolved, &source), &dry, rank, true)?;
+        let counted = crossweave_engine::predict(&mut trainer)?;
+        most = most.max(remedies::needed(&counted, device));
+    }
+    Ok(most)
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -82,6 +114,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let ranks = config.ranks(args.ranks.map(u64::from));
     let named = args.device.as_deref();
     let device = devices::choose(named, &config.settings.run.backend, ranks)?;
+    let asked = config.clone();
     let Rehearsal {
         resolved,
         source,
@@ -96,7 +129,29 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let units = crate::train::units(&source, &resolved, &own)?;
     let dry = dry_run(&null, &units, rank.compute, rank.batch, seq)?;
     let cut = stages::of(&resolved, &units, &dry, None)?;
+    let job = predict::Job {
+        mesh: own.mesh(),
+        ranks: own.length(Axis::Dp).into(),
+        stage: rank.zero.stage,
+        compute: rank.compute,
+        // Groups may freeze parameters or give them another optimizer: then no formula holds for all.
+        optimizer: match resolved.settings.optimizer.param_groups.is_empty() {
+            true => &resolved.settings.optimizer.kind,
+            false => "groups",
+        },
+        batch: rank.batch,
+        accumulation: reductions::accumulation(&RankSpec {
+            pipeline: cut.clone(),
+            ..rank.clone()
+        }),
+        shards: rank.canonical.map(u64::from),
+        seq,
+        recompute: rank.recompute,
+        model: source.spec.model(),
+        device: &device,
+    };
     let mut all = vec![];
+    let mut judged = vec![];
     let mut plans = vec![];
     let mut text = String::new();
     let first = if args.program { own.at(Axis::Pp) } else { 0 };
@@ -115,27 +170,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         }
         let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
             .map_err(crossweave_engine::Error::from)?;
-        let job = predict::Job {
-            ranks: own.length(Axis::Dp).into(),
-            stage: rank.zero.stage,
-            compute: rank.compute,
-            // Groups may freeze parameters or give them another optimizer: then no formula holds for all.
-            optimizer: match resolved.settings.optimizer.param_groups.is_empty() {
-                true => &resolved.settings.optimizer.kind,
-                false => "groups",
-            },
-            batch: rank.batch,
-            accumulation: reductions::accumulation(&rank),
-            shards: rank.canonical.map(u64::from),
-            seq,
-            recompute: rank.recompute,
-            model: source.spec.model(),
-            device: &device,
-            peak: &peak,
-            stages: mesh.pp,
-        };
         let counted = crossweave_engine::predict(&mut trainer)?;
-        let mut figures = predict::figures(&job, &trainer, &counted);
+        let mut figures = predict::figures(&job, &trainer, &counted, &peak);
         figures["gradients"] = reductions::figures(&rank, &counted, |other| -> Result<_> {
             Ok(crossweave_engine::predict(&mut begin(other, true)?)?)
         })?;
@@ -149,7 +185,12 @@ pub fn run(args: &PlanArgs) -> Result<()> {
                 crossweave_engine::predict(&mut here)?.steady.total.peak
             }
         };
-        verdict::judge(&mut figures, &job, &trainer.unit_sizes(), alone);
+        verdict::judge(&mut figures, &job);
+        judged.push(verdict::Rank {
+            job: &job,
+            units: trainer.unit_sizes(),
+            alone,
+        });
         let (plan, facts) = (trainer.plan(), trainer.facts());
         add_peak(&mut figures, plan, facts, &peak);
         if args.json {
@@ -165,7 +206,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         plans.push((plan.clone(), facts.clone()));
         all.push(figures);
     }
-    let figures = match cut {
+    let mut figures = match cut {
         Some(spec) => {
             stages::agree(&own.mesh(), &plans, |of| RankSpec {
                 place: own.mesh().place(of),
@@ -181,6 +222,13 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         }
         None => all.remove(0),
     };
+    let fullest = figures["pipeline"]["fullest_stage"].as_u64().unwrap_or(0) as usize;
+    let most = figures["verdict"]["needed"].as_u64().unwrap_or(0);
+    verdict::advise_on(&mut figures, &judged[fullest], || {
+        remedies::remedies((&asked, ranks), &job, most, |config, ranks| {
+            needed(config, ranks, &device)
+        })
+    });
     if args.json {
         say!("{figures:#}");
         return Ok(());

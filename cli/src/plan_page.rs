@@ -159,7 +159,7 @@ fn write(o: &mut String, head: &Head<'_>, v: &Value) -> std::fmt::Result {
         };
         let axis = format!("{name} ({} ranks)", a["ranks"]);
         let times = match (s(&a["axis"]), v["volume_vs_ddp"].as_f64()) {
-            ("dp", Some(x)) => format!("   {x:.3}x of plain data parallelism"),
+            ("dp", Some(x)) => format!("   {x:.3}x the elements of plain data parallelism"),
             _ => String::new(),
         };
         writeln!(
@@ -249,6 +249,14 @@ fn verdict(o: &mut String, v: &Value) -> std::fmt::Result {
             "fits: not known, {} does not say how much memory it has",
             s(&d["device"])
         )?,
+    }
+    if n(&d["pinned_of_the_same_memory"]) > 0 {
+        writeln!(
+            o,
+            "note: a processor's memory is device and host in one: {} of the device and {} pinned are added",
+            Size(n(&v["memory"]["total"]["peak"])),
+            Size(n(&d["pinned_of_the_same_memory"]))
+        )?;
     }
     if let Some(note) = d["note"].as_str() {
         writeln!(o, "note: {note}")?;

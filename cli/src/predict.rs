@@ -5,6 +5,7 @@ use crate::devices::Chosen;
 use crossweave_config::Settings;
 use crossweave_engine::{Prediction, Recompute, Trainer};
 use crossweave_hal::{CollectiveLine, DType};
+use crossweave_mesh::Topology;
 use crossweave_nn::desc::Model;
 use crossweave_plan::Peak;
 use crossweave_words::Size;
@@ -15,6 +16,8 @@ use std::fmt::Write;
 
 /// What is known of the job beside its trainer.
 pub struct Job<'a> {
+    /// The mesh of the job.
+    pub mesh: Topology,
     /// Ranks of the data-parallel group.
     pub ranks: u64,
     /// ZeRO stage.
@@ -37,14 +40,10 @@ pub struct Job<'a> {
     pub model: &'a Model,
     /// The device that it is to fit, and whose rates the advice is for.
     pub device: &'a Chosen,
-    /// Where the peak of the plan falls.
-    pub peak: &'a Peak,
-    /// Pipeline stages; each is reported by itself.
-    pub stages: u64,
 }
 
 /// What was counted when the job was rehearsed.
-pub fn figures(job: &Job<'_>, trainer: &Trainer, p: &Prediction) -> Value {
+pub fn figures(job: &Job<'_>, trainer: &Trainer, p: &Prediction, peak: &Peak) -> Value {
     let (units, bases): (Vec<u64>, Vec<u64>) = trainer.unit_sizes().into_iter().unzip();
     // What adapters sit on: whole on every rank, or cut where whole weights come and go.
     let base: u64 = bases.iter().sum();
@@ -83,7 +82,6 @@ pub fn figures(job: &Job<'_>, trainer: &Trainer, p: &Prediction) -> Value {
         0 if job.shards.is_none() => params,
         _ => full,
     };
-    let peak = job.peak;
     json!({
         "ranks": job.ranks,
         "stage": job.stage as u8,
@@ -213,7 +211,11 @@ fn by_axis(lines: &[CollectiveLine]) -> Value {
     let mut axes: Vec<(&str, u32, u64, f64)> = vec![];
     for l in lines {
         let each = l.bytes as f64 / l.elements.max(1) as f64;
-        let sent = l.wire_elements as f64 * each;
+        // What a rank receives of another stage, that stage sends.
+        let sent = match &*l.kind {
+            "recv" => 0.0,
+            _ => l.wire_elements as f64 * each,
+        };
         match axes.iter_mut().find(|a| (a.0, a.1) == (&l.group, l.ranks)) {
             Some(a) => (a.2, a.3) = (a.2 + l.calls, a.3 + sent),
             None => axes.push((&l.group, l.ranks, l.calls, sent)),

@@ -1,19 +1,28 @@
 //! Whether a planned step fits its device, and what to change or why all is well. Both are made of the figures of the rehearsal, so that
-//! they cannot contradict each other. On a processor, what is pinned for offload counts too: it is the same memory.
+//! they cannot contradict each other, and what is advised has been planned too (`crate::remedies`). On a processor, what is pinned for
+//! offload counts too: it is the same memory.
 
 use crate::predict::Job;
+use crate::remedies::Remedy;
 use crossweave_engine::Recompute;
+use crossweave_mesh::{Axis, AxisSet, Topology};
 use crossweave_words::Size;
 use crossweave_zero::ZeroStage;
-use crossweave_zero::estimate::{Accounting, advise, profiles, seconds_on, states, traffic};
+use crossweave_zero::estimate::{Accounting, Profile, Speeds, advise, seconds_on, states, traffic};
 use serde_json::{Value, json};
 
-/// Most ranks that are tried.
-const MOST_RANKS: u64 = 1 << 24;
+/// What is known of a rank beside its figures.
+pub struct Rank<'a> {
+    /// The job that it is a rank of.
+    pub job: &'a Job<'a>,
+    /// Sizes of each of its units: what is trained, and a base that stays as it is.
+    pub units: Vec<(u64, u64)>,
+    /// Bytes that it would need if nothing were kept off the device.
+    pub alone: u64,
+}
 
-/// Puts `verdict` and `advice` into the figures of a rank, which would hold `alone` bytes without offload. `units` are the sizes of
-/// each unit: what is trained, and a base that stays as it is.
-pub fn judge(figures: &mut Value, job: &Job<'_>, units: &[(u64, u64)], alone: u64) {
+/// Puts `verdict` into the figures of a rank.
+pub fn judge(figures: &mut Value, job: &Job<'_>) {
     let pinned = match job.device.is_host {
         true => bytes(figures, "host", "peak"),
         false => 0,
@@ -22,9 +31,13 @@ pub fn judge(figures: &mut Value, job: &Job<'_>, units: &[(u64, u64)], alone: u6
     let fits = job.device.memory.map(|m| needed <= m);
     figures["verdict"] = json!({
         "device": job.device.label, "needed": needed, "capacity": job.device.memory, "fits": fits,
-        "ranks_on_the_device": job.device.sharing, "note": job.device.note,
+        "pinned_of_the_same_memory": pinned, "ranks_on_the_device": job.device.sharing, "note": job.device.note,
     });
-    figures["advice"] = advice(figures, job, units, (needed, alone), fits);
+}
+
+/// Puts `advice` into the figures of a rank that was judged. `remedies` are changes of which each alone makes the job fit.
+pub fn advise_on(figures: &mut Value, rank: &Rank<'_>, remedies: impl FnOnce() -> Vec<Remedy>) {
+    figures["advice"] = advice(figures, rank, remedies);
 }
 
 fn bytes(figures: &Value, tag: &str, field: &str) -> u64 {
@@ -38,38 +51,63 @@ const STAGES: [ZeroStage; 4] = [
     ZeroStage::Three,
 ];
 
-fn advice(
-    figures: &Value,
-    job: &Job<'_>,
-    units: &[(u64, u64)],
-    (needed, alone): (u64, u64),
-    fits: Option<bool>,
-) -> Value {
+/// Bytes a second between the ranks of a group: within a node where it lies in one, by the mesh's order of ranks.
+pub fn rate(mesh: &Topology, axes: AxisSet, device: &Profile) -> f64 {
+    match mesh.reach(axes) > device.ranks_per_node {
+        true => device.network,
+        false => device.link,
+    }
+}
+
+/// The axes of a row of traffic, by its name in the ledger; those of stages that sum a tied unit are `pp`.
+fn axes_of(name: &str) -> AxisSet {
+    if name == "tie" {
+        return Axis::Pp.into();
+    }
+    let axes: Vec<Axis> = name.split('.').filter_map(|a| a.parse().ok()).collect();
+    AxisSet::of(&axes)
+}
+
+/// Seconds of a step's traffic as the rehearsal counted it: over data-parallel ranks, and over all other groups.
+fn seconds_by_axis(figures: &Value, job: &Job<'_>) -> (f64, f64) {
+    let (mut data, mut rest) = (0.0, 0.0);
+    for row in figures["traffic"].as_array().into_iter().flatten() {
+        let axes = axes_of(row["axis"].as_str().unwrap_or_default());
+        let seconds =
+            row["bytes"].as_f64().unwrap_or(0.0) / rate(&job.mesh, axes, &job.device.profile);
+        match axes == job.mesh.long(AxisSet::DATA) {
+            true => data += seconds,
+            false => rest += seconds,
+        }
+    }
+    (data, rest)
+}
+
+fn advice(figures: &Value, rank: &Rank<'_>, remedies: impl FnOnce() -> Vec<Remedy>) -> Value {
+    let (job, alone) = (rank.job, rank.alone);
+    let needed = figures["verdict"]["needed"].as_u64().unwrap_or(0);
+    let fits = figures["verdict"]["fits"].as_bool();
     let w = job.compute.bytes(1);
     let a = match w < 4 {
         true => Accounting::MIXED_F32_GRADS,
         false => Accounting::FP32,
     };
     let device = &job.device.profile;
-    let params: u64 = units.iter().map(|u| u.0).sum();
-    let base: u64 = units.iter().map(|u| u.1).sum();
+    let params: u64 = rank.units.iter().map(|u| u.0).sum();
+    let base: u64 = rank.units.iter().map(|u| u.1).sum();
     // A base has weights only, which stage 3 shards.
-    let of = |s: ZeroStage, ranks: u64| {
+    let of = |s: ZeroStage| {
         let under = match s {
-            ZeroStage::Three => base.div_ceil(ranks.max(1)),
+            ZeroStage::Three => base.div_ceil(job.ranks.max(1)),
             _ => base,
         };
-        states(params, ranks, s, a).total() + w * under
+        states(params, job.ranks, s, a).total() + w * under
     };
     // What the stage at hand needs, by the rehearsal; of the others by what their states differ from its.
-    let at =
-        |s: ZeroStage, ranks: u64| needed.saturating_sub(of(job.stage, job.ranks)) + of(s, ranks);
-    let rate = match job.ranks > device.ranks_per_node {
-        true => device.network,
-        false => device.link,
-    };
+    let at = |s: ZeroStage| needed.saturating_sub(of(job.stage)) + of(s);
+    let elements = STAGES.map(|s| traffic(s, params, job.ranks, job.accumulation).wire(job.ranks));
     // Stage 3 gathers for each micro-batch; gathers are in the type of the weights, reductions in f32.
-    let comm = STAGES.map(|s| {
+    let sent = STAGES.map(|s| {
         let t = traffic(s, params, job.ranks, job.accumulation);
         let n = job.ranks as f64;
         let grads = (2 * t.all_reduce + t.reduce_scatter) as f64 * 4.0;
@@ -80,32 +118,45 @@ fn advice(
             }
             _ => t.all_gather as f64,
         };
-        (grads + gathered * w as f64) * (n - 1.0) / n / rate
+        (grads + gathered * w as f64) * (n - 1.0) / n
     });
+    let (data, rest) = seconds_by_axis(figures, job);
+    // The stage at hand as it was counted; another by what its formula differs from this one's.
+    let now = sent[job.stage as usize];
+    let comm = sent.map(|b| rest + if now > 0.0 { data * b / now } else { data });
     let tokens = (job.batch * job.accumulation.micro_batches * job.seq) as f64;
     let again = match job.recompute {
         Recompute::Full => 4.0 / 3.0,
         _ => 1.0,
     };
-    let flops = job.model.flops_per_token(job.seq) * tokens;
+    // Tensor-parallel ranks have a part of each layer's products.
+    let shared = f64::from(job.mesh.length(Axis::Tp));
+    let flops = job.model.flops_per_token(job.seq) * tokens / shared;
     let compute = seconds_on(flops * again, 1.0, device.sustained);
+    // A stage of a pipeline computes a part of the step only, and the rates of a processor are not known.
+    let stages = job.mesh.length(Axis::Pp);
+    let known = stages == 1 && !job.device.is_host;
+    let speeds = known.then_some(Speeds { comm, compute });
     let mut best = job.stage;
     let mut ways = vec![];
     let why = match fits {
         Some(false) => {
-            ways = remedies(figures, job, needed, &at);
+            ways = remedies();
             match ways.is_empty() {
                 true => {
                     format!("no single change makes room: it is {} of", largest(figures))
                         + " the peak that has to shrink first; take shorter sequences, more ranks and a higher ZeRO stage together"
                 }
-                false => ways.join("; or "),
+                false => {
+                    let words: Vec<&str> = ways.iter().map(|w| &*w.words).collect();
+                    words.join("; or ")
+                }
             }
         }
-        _ if job.ranks == 1 && job.stages == 1 && alone == needed => {
+        _ if job.mesh.world_size() == 1 && alone == needed => {
             "it fits, and one rank has nothing to shard".into()
         }
-        _ if job.stages > 1 => {
+        _ if stages > 1 => {
             "the fullest pipeline stage decides; mesh.pp_layers moves units between stages".into()
         }
         _ if alone > needed => {
@@ -119,23 +170,30 @@ fn advice(
                 Size(alone)
             )
         }
+        _ if job.ranks == 1 => "it fits, and one data-parallel rank has no states to shard".into(),
         _ => {
-            let all = STAGES.map(|s| at(s, job.ranks));
-            let advice = advise(job.stage, all, job.device.memory, comm, compute);
+            let advice = advise(
+                job.stage,
+                STAGES.map(at),
+                job.device.memory,
+                elements,
+                speeds,
+            );
             best = advice.stage;
             advice.why
         }
     };
+    let stage = job.stage as usize;
     json!({
         "device": job.device.label,
         "model_flops_per_step": flops,
-        // A stage of a pipeline computes a part of the step only.
-        "compute_seconds": (job.stages == 1).then_some(compute),
-        "comm_seconds": (job.stages == 1).then_some(comm[job.stage as usize]),
-        "comm_over_compute": (job.stages == 1 && compute > 0.0).then(|| comm[job.stage as usize] / compute),
+        "compute_seconds": speeds.map(|s| s.compute),
+        "comm_seconds": speeds.map(|s| s.comm[stage]),
+        "comm_over_compute": speeds.filter(|s| s.compute > 0.0).map(|s| s.ratio(stage)),
         "stage": best as u8,
         "why": why,
-        "remedies": ways,
+        "remedies": ways.iter().map(|w| &w.words).collect::<Vec<_>>(),
+        "changes": ways.into_iter().map(|w| w.flags).collect::<Vec<_>>(),
     })
 }
 
@@ -147,58 +205,4 @@ fn largest(figures: &Value) -> String {
         .filter_map(|(tag, b)| Some((b["at_peak"].as_u64()?, tag)))
         .max();
     most.map_or(String::new(), |(n, tag)| format!("{} ({tag})", Size(n)))
-}
-
-/// Changes of which each alone makes it fit, at most three, as keys of the config.
-fn remedies(
-    figures: &Value,
-    job: &Job<'_>,
-    needed: u64,
-    at: &dyn Fn(ZeroStage, u64) -> u64,
-) -> Vec<String> {
-    let room = job.device.memory.unwrap_or(u64::MAX);
-    let held = |tag: &str| bytes(figures, tag, "at_peak");
-    let mut ways = vec![];
-    let higher = STAGES.into_iter().filter(|s| *s > job.stage);
-    if let Some(s) = higher.into_iter().find(|s| at(*s, job.ranks) <= room) {
-        ways.push(format!("zero_optimization.stage {} fits", s as u8));
-    }
-    let activations = held("activation");
-    let rows = job.batch.max(1);
-    if needed.saturating_sub(activations - activations / rows) <= room && rows > 1 {
-        ways.push("train_micro_batch_size_per_gpu 1 fits".into());
-    }
-    let kept = bytes(figures, "activation", "at_peak");
-    if job.recompute != Recompute::Full && needed.saturating_sub(kept / 4 * 3) <= room {
-        ways.push(format!(
-            "model.recompute \"full\" would do ({} of the peak are activations)",
-            Size(kept)
-        ));
-    }
-    let optimizer = held("master") + held("moment");
-    if figures["offload"].is_null() && needed.saturating_sub(optimizer) <= room && optimizer > 0 {
-        ways.push(format!(
-            "zero_optimization.offload_optimizer moves {} to the host",
-            Size(optimizer)
-        ));
-    }
-    // Ranks that are threads of one machine share its memory.
-    let mut ranks = job.ranks.max(1);
-    while job.stages == 1 && job.device.sharing == 1 && ways.len() < 3 && ranks < MOST_RANKS {
-        ranks *= 2;
-        if at(ZeroStage::Three, ranks) <= room {
-            ways.push(format!("zero_optimization.stage 3 on {ranks} ranks fits"));
-            break;
-        }
-    }
-    let larger = profiles().iter().filter(|p| p.memory >= needed);
-    if let Some(p) = larger.min_by_key(|p| p.memory) {
-        ways.push(format!(
-            "a device of {} has the room (--device {})",
-            Size(p.memory),
-            p.name
-        ));
-    }
-    ways.truncate(3);
-    ways
 }

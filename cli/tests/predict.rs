@@ -676,7 +676,7 @@ fn thousands_of_ranks_and_hundreds_of_billions_are_foretold_at_once() {
     for part in [
         "big.json on 4096 ranks: ZeRO stage 0, bf16, AdamW",
         "dp (4096 ranks)",
-        "1.000x of plain data parallelism",
+        "1.000x the elements of plain data parallelism",
         "fits: no",
     ] {
         assert!(page.contains(part), "{part} is not in {page}");

@@ -1,7 +1,7 @@
 //! What to change, or why all is well. It is made of the ledgers that the verdict is made of, so that the two cannot contradict each other.
 
-use super::Job;
 use super::page::STAGES;
+use super::{Job, cut};
 use crossweave_words::Size;
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::*;
@@ -16,9 +16,12 @@ pub fn advice(job: &Job, stage: ZeroStage, offload: Offload, fits: Option<bool>)
     let mut v = match rates {
         Some((comm, compute)) => json!({
             "stage": stage as u8,
-            "comm_over_compute": if compute > 0.0 { comm[stage as usize] / compute } else { 0.0 },
+            "comm_over_compute": Speeds { comm, compute }.ratio(stage as usize),
             "comm_seconds": comm, "compute_seconds": compute,
-            "formula": "(wire elements x w / link) over (6PT / sustained), of a step",
+            "formula": match job.part {
+                None => "(wire elements x w / link) over (6PT / sustained), of a step",
+                Some(_) => "(the bytes of each axis over its link) over (6PT / sustained), P and T of a rank, of a step",
+            },
         }),
         None => json!({"stage": stage as u8}),
     };
@@ -49,14 +52,20 @@ pub fn advice(job: &Job, stage: ZeroStage, offload: Offload, fits: Option<bool>)
                 ),
             }
         }
-        (_, Some(_)) if job.ranks == 1 => "it fits, and one rank has nothing to shard".to_string(),
-        (_, Some((comm, compute))) => {
+        (None, None) => return Value::Null,
+        _ if job.ranks == 1 => "it fits, and one rank has nothing to shard".to_string(),
+        _ if job.data_ranks() == 1 => {
+            "it fits, and one data-parallel rank has no states to shard".to_string()
+        }
+        _ => {
             let bytes = STAGES.map(|(s, _)| device(s));
-            let a = advise(stage, bytes, job.device_memory, comm, compute);
+            let n = job.data_ranks();
+            let sent = STAGES.map(|(s, _)| traffic(s, job.here(), n, job.accumulation).wire(n));
+            let speeds = rates.map(|(comm, compute)| Speeds { comm, compute });
+            let a = advise(stage, bytes, job.device_memory, sent, speeds);
             v["stage"] = json!(a.stage as u8);
             a.why
         }
-        (_, None) => return Value::Null,
     };
     v["why"] = json!(why);
     v
@@ -79,14 +88,14 @@ fn remedies(job: &Job, stage: ZeroStage, offload: Offload) -> Vec<String> {
     {
         ways.push(format!("ZeRO stage {} fits (--stage {0})", s as u8));
     }
-    let least = |batch| activation_total(&job.shape, batch, 1, false, ActivationCase::Recompute);
+    let least = |batch| job.activations_of(&job.shape, batch, ActivationCase::Recompute);
     if fits(&Load {
-        activations: least(job.batch) as u64,
+        activations: least(job.batch),
         ..base
     }) {
         ways.push("recomputing every layer fits (--keep inputs, model.recompute full)".into());
     } else if fits(&Load {
-        activations: least(1) as u64,
+        activations: least(1),
         ..base
     }) {
         ways.push(
@@ -117,11 +126,16 @@ fn remedies(job: &Job, stage: ZeroStage, offload: Offload) -> Vec<String> {
             break;
         }
     }
-    let mut ranks = job.ranks;
-    while ways.len() < 3 && ranks < MOST_RANKS {
-        ranks *= 2;
-        let more = Load { ranks, ..three };
+    // As many more data-parallel ranks; what the mesh cuts stays as it is cut.
+    let (mut times, data) = (1, job.data_ranks());
+    while ways.len() < 3 && times * job.ranks < MOST_RANKS {
+        times *= 2;
+        let more = Load {
+            ranks: times * data,
+            ..three
+        };
         if fits(&more) {
+            let ranks = times * job.ranks;
             ways.push(format!("{ranks} ranks fit at stage 3 (--ranks {ranks})"));
             break;
         }
@@ -145,10 +159,15 @@ fn remedies(job: &Job, stage: ZeroStage, offload: Offload) -> Vec<String> {
 /// Seconds that a stage's communication takes in a step, and those of its computation; with a device whose rates are known.
 pub fn comm_seconds(job: &Job) -> Option<([f64; 4], f64)> {
     let d = job.device?;
-    let rate = if job.nodes > 1 { d.network } else { d.link };
+    // Ranks spread over the nodes that are asked for: none of their links is faster than that between nodes.
+    let slow = job.part.is_none() && job.nodes > 1;
     let comm = STAGES.map(|(s, _)| {
-        let wire = traffic(s, job.params, job.ranks, job.accumulation).wire(job.ranks);
-        wire * job.accounting.param as f64 / rate
+        let rows = cut::by_axis(job, s);
+        let seconds = |r: &Value| match slow {
+            true => r["bytes"].as_f64().map(|b| b / d.network),
+            false => r["seconds"].as_f64(),
+        };
+        rows.iter().filter_map(seconds).sum()
     });
     let tokens = (job.batch * job.accumulation.micro_batches * job.shape.seq) as f64;
     let again = match job.keep {
@@ -156,5 +175,6 @@ pub fn comm_seconds(job: &Job) -> Option<([f64; 4], f64)> {
         _ => 1.0,
     };
     let sustained = job.sustained.max(1.0);
-    Some((comm, again * sixpt(job.params as f64, tokens) / sustained))
+    // What a rank has of the model computes for all tokens of its data-parallel rank.
+    Some((comm, again * sixpt(job.here() as f64, tokens) / sustained))
 }

@@ -2,6 +2,7 @@
 
 mod advice;
 pub mod args;
+mod cut;
 mod experts;
 mod page;
 mod presets;
@@ -14,8 +15,10 @@ use crate::devices;
 use crate::error::{CliError, Result};
 use crate::say::say;
 use args::{AccountingName, HomeName, KeepName};
+use crossweave_mesh::{Axis, AxisSet, Topology};
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::*;
+use cut::Part;
 use subject::{Subject, subject};
 
 /// What is estimated, nothing left open.
@@ -31,6 +34,9 @@ struct Job {
     accounting_name: &'static str,
     ranks: u64,
     nodes: u64,
+    /// Where the ranks stand, and what the fullest of them has of the model where that is cut.
+    mesh: Topology,
+    part: Option<Part>,
     device: Option<Profile>,
     device_label: String,
     /// What was taken in place of a device that is not known.
@@ -92,6 +98,8 @@ fn job(args: &EstimateArgs) -> Result<Job> {
         tokens,
         job: wanted,
         teacher,
+        mesh,
+        parts,
     } = subject(text, asked_ranks)?;
     let given = [args.layers, args.hidden, args.heads, args.vocab, args.seq];
     let slots = [
@@ -116,7 +124,10 @@ fn job(args: &EstimateArgs) -> Result<Job> {
     };
     // A question about nodes without a device is one about the machine the published figures are of.
     let plain = || (args.nodes.is_some() || args.time).then(|| profiles()[0]);
-    let device = chosen.as_ref().map(|c| c.profile).or_else(plain);
+    // Nobody has measured the processor at hand: bytes are known, times are not.
+    let unknown = chosen.as_ref().is_some_and(|c| c.is_host);
+    let rated = chosen.as_ref().filter(|c| !c.is_host).map(|c| c.profile);
+    let device = rated.or_else(|| (!unknown).then(plain).flatten());
     let per_node = args
         .ranks_per_node
         .or(device.map(|d| d.ranks_per_node))
@@ -136,6 +147,18 @@ fn job(args: &EstimateArgs) -> Result<Job> {
             "give more --ranks, or fewer nodes",
         ));
     }
+    let mesh = match mesh {
+        Some(mesh) if u64::from(mesh.world_size()) == ranks => mesh,
+        Some(mesh) if cut::is_cut(&mesh) => {
+            let why = format!(
+                "{ranks} ranks, and the config's mesh has {}",
+                mesh.world_size()
+            );
+            return Err(CliError::refused(why, "give --ranks instead of --nodes"));
+        }
+        _ => Topology::new(&[(Axis::Dp, u32::try_from(ranks).unwrap_or(u32::MAX))])
+            .map_err(|e| CliError::refused(format!("{}: {}", e.key, e.what), e.fix))?,
+    };
     let (accounting, accounting_name) = match (args.accounting, &wanted) {
         (None, Some(w)) => w.accounting,
         (None | Some(AccountingName::Mixed), _) => (Accounting::MIXED, "mixed"),
@@ -162,7 +185,9 @@ fn job(args: &EstimateArgs) -> Result<Job> {
     if let Some(g) = args.micro_batches {
         accumulation.micro_batches = g;
     }
-    Ok(Job {
+    let mut job = Job {
+        mesh,
+        part: None,
         name,
         params,
         units,
@@ -194,7 +219,11 @@ fn job(args: &EstimateArgs) -> Result<Job> {
             .map(|t| t * 1e12)
             .or(device.map(|d| d.sustained))
             .unwrap_or(0.0),
-    })
+    };
+    if cut::is_cut(&job.mesh) {
+        job.part = job.fullest(parts);
+    }
+    Ok(job)
 }
 
 impl Job {
@@ -203,20 +232,62 @@ impl Job {
         self.device_memory.is_some() || self.host.is_some() || self.nvme.is_some()
     }
 
+    /// Ranks that see other tokens, over which ZeRO shards.
+    fn data_ranks(&self) -> u64 {
+        self.mesh.size(AxisSet::DATA).into()
+    }
+
+    /// Units of which a rank has something: those of its stage, cut over `mesh.tp`.
+    fn units_here(&self) -> &[u64] {
+        self.part.as_ref().map_or(&self.units, |p| &p.units)
+    }
+
+    /// Parameters of a rank before ZeRO shards them.
+    fn here(&self) -> u64 {
+        let part = self.part.as_ref();
+        part.map_or(self.params, |p| p.units.iter().sum())
+    }
+
     fn largest_unit(&self) -> u64 {
-        let real = self.units.iter().chain(&self.teacher).copied().max();
+        let real = self.units_here().iter().chain(&self.teacher).copied().max();
         real.unwrap_or_else(|| self.shape.largest_unit())
     }
 
     fn activations(&self, shape: &Shape) -> u64 {
-        activation_total(shape, self.batch, 1, false, self.keep) as u64
+        self.activations_of(shape, self.batch, self.keep)
+    }
+
+    /// Activations that a rank keeps: of the layers of its stage and the micro-batches in flight there, cut over `mesh.tp`.
+    fn activations_of(&self, shape: &Shape, batch: u64, keep: ActivationCase) -> u64 {
+        let tp = u64::from(self.mesh.length(Axis::Tp));
+        let Some(part) = &self.part else {
+            return activation_total(shape, batch, tp, false, keep) as u64;
+        };
+        let shape = Shape {
+            layers: part.layers,
+            ..*shape
+        };
+        let once = activation_total(&shape, batch, tp, false, keep);
+        let more = part.in_flight.saturating_sub(1) * part.layers;
+        (once + more as f64 * activation_bytes(&shape, batch, tp, false, keep)) as u64
+    }
+
+    /// The part with the most bytes at the stage that is asked for, where nothing is off the device.
+    fn fullest(&mut self, parts: Vec<Part>) -> Option<Part> {
+        let stage = self.asked.0.and_then(|s| ZeroStage::from_number(s.into()));
+        let mut bytes = |part: &Part| {
+            self.part = Some(part.clone());
+            let load = self.load(stage.unwrap_or(ZeroStage::Zero), Offload::NONE);
+            ledger(&load).total(Tier::Device)
+        };
+        parts.into_iter().max_by_key(|p| bytes(p))
     }
 
     fn load(&self, stage: ZeroStage, offload: Offload) -> Load {
         Load {
-            params: self.params,
+            params: self.here(),
             largest_unit: self.largest_unit(),
-            ranks: self.ranks,
+            ranks: self.data_ranks(),
             stage,
             accumulation: self.accumulation,
             accounting: self.accounting,

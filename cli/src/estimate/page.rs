@@ -1,9 +1,10 @@
 //! The estimate as JSON and as a page: every figure beside its formula.
 
-use super::Job;
 use super::advice::advice;
 use super::args::EstimateArgs;
 use super::presets::show_count;
+use super::{Job, cut};
+use crossweave_mesh::Axis;
 use crossweave_words::Size;
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::*;
@@ -23,7 +24,7 @@ const TEACHER: &str = "its weights are among the bytes of a rank; its forward an
 
 /// All figures.
 pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
-    let (a, p, n) = (job.accounting, job.params, job.ranks);
+    let (a, p) = (job.accounting, job.params);
     let whole = states(p, 1, ZeroStage::Zero, a);
     let component = |what, bytes: u64, each: u64| json!({"what": what, "bytes": bytes, "bytes_per_param": each, "formula": format!("{each} P")});
     let machine = job.machine();
@@ -44,7 +45,8 @@ pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
             },
         },
         "teacher": (!job.teacher.is_empty()).then(|| json!({"params": job.teacher.iter().sum::<u64>(), "note": TEACHER})),
-        "ranks": n,
+        "ranks": job.ranks,
+        "mesh": mesh_figures(job),
         "nodes": job.nodes,
         "micro_batches": job.accumulation.micro_batches,
         "device": (!job.device_label.is_empty()).then_some(&job.device_label),
@@ -83,24 +85,42 @@ pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
         "offload_traffic": offload_traffic(job, offload),
         "advice": advice(job, stage, offload, fits),
     });
-    if job.device_memory.is_some() {
+    if cut::is_cut(&job.mesh) {
+        out["traffic"] = json!(cut::by_axis(job, stage));
+    }
+    // A mesh that cuts the model is of this model.
+    if job.device_memory.is_some() && job.part.is_none() {
         out["largest"] = largest_figures(job, offload);
     }
     if args.time {
-        out["time"] = time_figures(job);
-        out["scaling"] = scaling_figures(job);
+        out["time"] = time_figures(job, &out["offload_traffic"]);
+        if job.part.is_none() {
+            out["scaling"] = scaling_figures(job);
+        }
     }
     out
 }
 
+/// What the mesh cuts, and what a rank of its fullest stage has.
+fn mesh_figures(job: &Job) -> Value {
+    let Some(part) = &job.part else {
+        return Value::Null;
+    };
+    let length = |a| job.mesh.length(a);
+    json!({
+        "tp": length(Axis::Tp), "pp": length(Axis::Pp), "cp": length(Axis::Cp), "dp": length(Axis::Dp),
+        "params_on_a_rank": job.here(), "layers_on_a_rank": part.layers, "micro_batches_in_flight": part.in_flight,
+    })
+}
+
 fn stage_figures(job: &Job, stage: ZeroStage, formula: &str) -> Value {
-    let (a, p, n) = (job.accounting, job.params, job.ranks);
+    let (a, p, n) = (job.accounting, job.here(), job.data_ranks());
     let exact = closed(p as f64, n as f64, stage, a);
     let first = closed(p as f64, 1.0, ZeroStage::Zero, a);
     let sum = |s: States| s.total();
     // As the engine lays it out: each unit padded to a multiple of the ranks, whole buffers padded too.
     let layout: u64 = job
-        .units
+        .units_here()
         .iter()
         .map(|u| match stage {
             ZeroStage::Zero => sum(states(*u, n, stage, a)),
@@ -134,7 +154,7 @@ fn activation_formula(case: ActivationCase) -> &'static str {
 
 /// Bytes a rank moves between device and the tier its optimizer rests on, each way, in a step.
 fn offload_traffic(job: &Job, offload: Offload) -> Value {
-    let shard = padded(job.params, job.ranks).shard;
+    let shard = padded(job.here(), job.data_ranks()).shard;
     let away = u64::from(offload.optimizer != Tier::Device);
     let (a, host) = (job.accounting, job.device.map(|d| d.host));
     let (out, back) = (away * a.grad * shard, away * a.param * shard);
@@ -162,11 +182,11 @@ fn largest_figures(job: &Job, offload: Offload) -> Value {
     })
 }
 
-fn time_figures(job: &Job) -> Value {
+fn time_figures(job: &Job, moved: &Value) -> Value {
     let Some(d) = job.device else {
         return Value::Null;
     };
-    let step = flops(&job.shape, job.batch * job.ranks);
+    let step = flops(&job.shape, job.batch * job.data_ranks());
     let recompute = matches!(job.keep, ActivationCase::Recompute);
     let work = if recompute { step.hardware } else { step.model };
     let seconds = seconds_on(work, job.ranks as f64, job.sustained);
@@ -181,6 +201,7 @@ fn time_figures(job: &Job) -> Value {
             "seconds": seconds,
             "mfu": mfu(step.model, seconds, job.ranks as f64, d.peak),
             "hfu": mfu(work, seconds, job.ranks as f64, d.peak),
+            "transfer_seconds": moved["seconds"],
         },
         "run": {
             "flops": total, "seconds": run, "years": years_of_seconds(run),
@@ -279,11 +300,31 @@ fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::
         let (bytes, each) = (size(&c["bytes"]), s(&c["formula"]));
         writeln!(o, "  {:<10} {:>12}   = {each}", s(&c["what"]), bytes)?;
     }
+    let n = job.data_ranks();
+    let part = &v["mesh"];
+    if !part.is_null() {
+        let long = ["pp", "dp", "cp", "tp"].map(|a| (a, f(&part[a])));
+        let long = long.iter().filter(|(_, n)| *n > 1.0);
+        let axes: Vec<String> = long.map(|(a, n)| format!("{a} {n}")).collect();
+        writeln!(
+            o,
+            "\n{} ranks, {}: a rank{} has {} layers and {} of the parameters; ZeRO shards over dp",
+            job.ranks,
+            axes.join(" x "),
+            if f(&part["pp"]) > 1.0 {
+                " of the fullest stage"
+            } else {
+                ""
+            },
+            f(&part["layers_on_a_rank"]),
+            show_count(f(&part["params_on_a_rank"]))
+        )?;
+    }
     writeln!(
         o,
-        "\nstates on each of {} rank{}",
-        job.ranks,
-        if job.ranks == 1 { "" } else { "s" }
+        "\nstates on each of {n} {}rank{}",
+        if part.is_null() { "" } else { "data-parallel " },
+        if n == 1 { "" } else { "s" }
     )?;
     writeln!(
         o,
@@ -370,6 +411,22 @@ fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::
         )?,
         None => {}
     }
+    for (k, a) in list(&v["traffic"]).iter().enumerate() {
+        if k == 0 {
+            writeln!(o, "\ntraffic of a step: bytes that a rank sends")?;
+        }
+        let axis = format!("{} ({} ranks)", s(&a["axis"]), f(&a["ranks"]));
+        let link = match (a["link"].as_str(), a["seconds"].as_f64()) {
+            (Some(link), Some(t)) => format!(", {link} {t:.3} s"),
+            _ => String::new(),
+        };
+        writeln!(
+            o,
+            "  {axis:<18} {:>12}{link}   = {}",
+            size(&a["bytes"]),
+            s(&a["formula"])
+        )?;
+    }
     let t = &v["offload_traffic"];
     if f(&t["device_to_host"]) > 0.0 {
         writeln!(
@@ -451,6 +508,15 @@ fn time_page(o: &mut String, t: &Value, scaling: &Value, ranks: u64) -> std::fmt
         f(&t["run"]["device_years"]),
         s(&t["run"]["formula"])
     )?;
+    if let Some(t) = step["transfer_seconds"].as_f64().filter(|t| *t > 0.0) {
+        writeln!(
+            o,
+            "  beside it {t:.3} s of transfers between device and host, which overlap what they can"
+        )?;
+    }
+    if scaling.is_null() {
+        return Ok(());
+    }
     writeln!(o, "\nscaling   = {}", s(&scaling["formula"]))?;
     writeln!(
         o,

@@ -1,11 +1,13 @@
 //! What an estimate is of: a preset, a number of parameters, a config file, or a Hugging Face folder of which only `config.json` is read.
 
+use super::cut::{self, Part};
 use super::presets::{PRESETS, Preset, count};
 use crate::configs;
 use crate::error::{CliError, Result};
 use crate::rehearse::Rehearsal;
 use crossweave_config as config;
 use crossweave_files as files;
+use crossweave_mesh::Topology;
 use crossweave_nn::{ModelSpec, units};
 use crossweave_zero::estimate::{Accounting, Accumulation, ActivationCase, Offload, Shape, Tier};
 use serde_json::Value;
@@ -27,6 +29,9 @@ pub struct Subject {
     pub job: Option<Wanted>,
     /// Parameters of each unit of its teacher, where it has one.
     pub teacher: Vec<u64>,
+    /// The mesh of a config, and what the ranks of each of its pipeline stages have of the model.
+    pub mesh: Option<Topology>,
+    pub parts: Vec<Part>,
 }
 
 /// What a config says of a job, as the estimator's words have it.
@@ -63,6 +68,8 @@ pub fn subject(text: &str, ranks: Option<u64>) -> Result<Subject> {
             tokens: Some(p.tokens),
             job: None,
             teacher: vec![],
+            mesh: None,
+            parts: vec![],
         });
     }
     if let Ok(params) = count(text) {
@@ -74,6 +81,8 @@ pub fn subject(text: &str, ranks: Option<u64>) -> Result<Subject> {
             tokens: None,
             job: None,
             teacher: vec![],
+            mesh: None,
+            parts: vec![],
         });
     }
     let path = Path::new(text);
@@ -141,6 +150,8 @@ fn of_spec(name: &str, spec: &ModelSpec, seq: Option<u64>) -> Subject {
         tokens: None,
         job: None,
         teacher: vec![],
+        mesh: None,
+        parts: vec![],
     }
 }
 
@@ -169,21 +180,14 @@ fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Subject> {
 fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
     let config = configs::load(file, &[])?;
     let ranks = config.ranks(ranks);
+    let rehearsal = Rehearsal::of(config, ranks)?;
+    let parts = cut::parts(&rehearsal)?;
     let Rehearsal {
         resolved,
         source,
         seq,
-    } = Rehearsal::of(config, ranks)?;
+    } = rehearsal;
     let s = &resolved.settings;
-    if s.mesh.pp > 1 {
-        return Err(CliError::refused(
-            format!(
-                "{name}: mesh.pp {}: an estimate knows no pipeline stages",
-                s.mesh.pp
-            ),
-            format!("run `crossweave plan {name} --ranks {ranks}`, which does"),
-        ));
-    }
     let zero = &s.zero_optimization;
     let tier = |device: Option<&String>| match device.map(String::as_str) {
         Some("cpu" | "host") => Tier::Host,
@@ -222,6 +226,8 @@ fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
     Ok(Subject {
         job: Some(job),
         teacher: teacher.map_or(vec![], |t| units_of(&t.spec)),
+        mesh: Some(resolved.mesh),
+        parts,
         ..of_spec(name, &source.spec, Some(seq))
     })
 }

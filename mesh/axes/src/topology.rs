@@ -209,6 +209,19 @@ impl Topology {
     pub fn size(&self, axes: AxisSet) -> u32 {
         axes.iter().map(|a| self.length(a)).product()
     }
+    /// How many ranks in a row, counted from a multiple of it, have every group over a set of dense axes in one of them: a group
+    /// lies within a node whose ranks are a multiple of this.
+    pub fn reach(&self, axes: AxisSet) -> u64 {
+        let mut stride = 1;
+        let mut reach = 1;
+        for axis in self.order.into_iter().rev() {
+            stride *= u64::from(self.length(axis));
+            if axes.contains(axis) && self.length(axis) > 1 {
+                reach = stride;
+            }
+        }
+        reach
+    }
     /// A set without its axes of length one: what a group over it is called.
     pub fn long(&self, axes: AxisSet) -> AxisSet {
         let long: Vec<Axis> = axes.iter().filter(|a| self.length(*a) > 1).collect();

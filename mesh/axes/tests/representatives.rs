@@ -1,4 +1,4 @@
-//! A few ranks stand for all of a mesh.
+//! A few ranks stand for all of a mesh, and how far the ranks of a group stand apart.
 #![forbid(unsafe_code)]
 
 use crossweave_axes::{Axis, AxisSet, Representatives, Topology};
@@ -29,4 +29,19 @@ fn two_places_of_each_axis_and_all_stages_stand() {
     let experts = Topology::new(&[(Axis::Dp, 4), (Axis::Ep, 2)]).unwrap();
     assert_eq!(Representatives::of(&experts).numbers(), [0, 1, 2, 3]);
     assert_eq!(Representatives::all(&mesh).numbers().len(), 60);
+}
+
+#[test]
+fn a_group_reaches_as_far_as_its_slowest_axis() {
+    let mesh = Topology::new(&[(Axis::Pp, 2), (Axis::Dp, 8), (Axis::Tp, 4)]).unwrap();
+    let reach = |mesh: &Topology, axes: AxisSet| mesh.reach(axes);
+    assert_eq!(reach(&mesh, Axis::Tp.into()), 4);
+    assert_eq!(reach(&mesh, Axis::Cp.into()), 1);
+    assert_eq!(reach(&mesh, AxisSet::DATA), 32);
+    assert_eq!(reach(&mesh, AxisSet::WORLD), 64);
+    let other = mesh
+        .ordered(&[Axis::Tp, Axis::Pp, Axis::Dp, Axis::Cp])
+        .unwrap();
+    assert_eq!(reach(&other, AxisSet::DATA), 8);
+    assert_eq!(reach(&other, Axis::Tp.into()), 64);
 }

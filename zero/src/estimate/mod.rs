@@ -13,7 +13,7 @@ mod traffic;
 pub use activations::{ActivationCase, activation_bytes, activation_total};
 pub use experts::{Experts, PUBLISHED};
 pub use ledger::{Ledger, Load, Machine, Offload, Row, Tier, largest, ledger};
-pub use scaling::{Advice, Point, advise, scaling};
+pub use scaling::{Advice, Point, Speeds, advise, scaling};
 pub use states::{Accounting, Padded, States, closed, held, largest_params, padded, states};
 pub use time::{
     Flops, Profile, flops, mfu, profile, profiles, recognised, seconds_on, sixpt, years,

@@ -77,34 +77,46 @@ const NOTHING_FITS: &str = "no stage fits the device: offload, more ranks or rec
 pub struct Advice {
     /// The stage.
     pub stage: ZeroStage,
-    /// Seconds of communication over seconds of computation at the asked stage.
-    pub comm_over_compute: f64,
     /// In a sentence.
     pub why: String,
 }
 
-/// Advice for a job at `asked`: `bytes` on a rank for stages 0 to 3, what the device holds, and the seconds of communication of
-/// each stage against those of computation.
+/// Seconds of a step on a device whose rates are known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speeds {
+    /// Communication at stages 0 to 3.
+    pub comm: [f64; 4],
+    /// Computation.
+    pub compute: f64,
+}
+
+impl Speeds {
+    /// Seconds of communication over those of computation at a stage.
+    pub fn ratio(&self, stage: usize) -> f64 {
+        match self.compute > 0.0 {
+            true => self.comm[stage] / self.compute,
+            false => 0.0,
+        }
+    }
+}
+
+/// Advice for a job at `asked`: `bytes` on a rank and elements that data-parallel ranks send for stages 0 to 3, what the device holds,
+/// and the seconds of a step where the device's rates are known.
 pub fn advise(
     asked: ZeroStage,
     bytes: [u64; 4],
     device: Option<u64>,
-    comm: [f64; 4],
-    compute: f64,
+    sent: [f64; 4],
+    speeds: Option<Speeds>,
 ) -> Advice {
     let stage = asked as usize;
-    let ratio = |s: usize| {
-        if compute > 0.0 {
-            comm[s] / compute
-        } else {
-            0.0
-        }
-    };
+    let ratio = |s: usize| speeds.map(|r| r.ratio(s));
+    let of_compute = |s: usize| ratio(s).map(|r| format!("{r:.2} of the computation"));
     let of = |s: usize| ZeroStage::from_number(s as u32).unwrap_or(ZeroStage::Three);
     let fits = |s: usize| device.is_none_or(|d| bytes[s] <= d);
     // Against plain data parallelism, whatever the micro-batches do to it.
-    let volume = |s: usize| match comm[0] > 0.0 {
-        true => comm[s] / comm[0],
+    let volume = |s: usize| match sent[0] > 0.0 {
+        true => sent[s] / sent[0],
         false => 1.0,
     };
     // Stage 1 moves what stage 0 moves, and so does stage 2 where a step has one reduction.
@@ -113,28 +125,28 @@ pub fn advise(
         (3, Some(s)) => (
             s,
             format!(
-                "stage 3 does not pay: stage {s} fits and moves {:.1}x of plain data parallelism instead of {:.1}x \
-                 (communication is {:.2} of the computation at stage 3, {:.2} at stage {s})",
+                "stage 3 does not pay: stage {s} fits and sends {:.1}x the elements of plain data parallelism instead of {:.1}x{}",
                 volume(s),
                 volume(3),
-                ratio(3),
-                ratio(s)
+                match (of_compute(3), ratio(s)) {
+                    (Some(all), Some(r)) =>
+                        format!(" (communication is {all} at stage 3, {r:.2} at stage {s})"),
+                    _ => String::new(),
+                }
             ),
         ),
         (3, None) if !fits(3) => (3, NOTHING_FITS.to_string()),
-        (3, None) if ratio(3) > 1.0 => (
-            3,
-            format!(
-                "only stage 3 fits, and it is bound by communication ({:.2} of the computation): more tokens a micro-batch make it pay",
-                ratio(3)
-            ),
-        ),
         (3, None) => (
             3,
-            format!(
-                "only stage 3 fits; its communication ({:.2} of the computation) can hide behind the computation",
-                ratio(3)
-            ),
+            match (of_compute(3), ratio(3) > Some(1.0)) {
+                (Some(r), true) => format!(
+                    "only stage 3 fits, and it is bound by communication ({r}): more tokens a micro-batch make it pay"
+                ),
+                (Some(r), false) => format!(
+                    "only stage 3 fits; its communication ({r}) can hide behind the computation"
+                ),
+                (None, _) => "only stage 3 fits".to_string(),
+            },
         ),
         (s, _) if !fits(s) => {
             let next = (s + 1..=3).find(|&n| fits(n));
@@ -151,10 +163,10 @@ pub fn advise(
             "everything fits without sharding; stage 1 would save memory at the same traffic"
                 .to_string(),
         ),
-        (2, Some(1)) if comm[1] < comm[2] => (
+        (2, Some(1)) if sent[1] < sent[2] => (
             1,
             format!(
-                "stage 2 reduces each micro-batch: stage 1 fits and moves {:.1}x of plain data parallelism instead of {:.1}x",
+                "stage 2 reduces each micro-batch: stage 1 fits and sends {:.1}x the elements of plain data parallelism instead of {:.1}x",
                 volume(1),
                 volume(2)
             ),
@@ -162,14 +174,13 @@ pub fn advise(
         (s, _) => (
             s,
             format!(
-                "stage {s} fits and moves {:.1}x of plain data parallelism",
+                "stage {s} fits and sends {:.1}x the elements of plain data parallelism",
                 volume(s)
             ),
         ),
     };
     Advice {
         stage: of(best),
-        comm_over_compute: ratio(stage),
         why,
     }
 }
