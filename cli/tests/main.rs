@@ -11,6 +11,7 @@ mod companions;
 mod crowds;
 mod distill;
 mod documents;
+mod estimates;
 mod explain;
 mod explore;
 mod families;
