@@ -85,8 +85,10 @@ fn rewrite(dir: &Path, out: &Path, ranks: u32, stage: Option<u8>, json: bool) ->
     // A run that continues asks for its ranks and stage anew; what is recorded is what the files are cut for.
     if state["config"]["mesh"].is_object() {
         state["config"]["mesh"]["dp"] = ranks.into();
-        // Each of these ranks has a slice of every unit.
-        state["config"]["mesh"]["pp"] = 1.into();
+        // Each of these ranks has a slice of every whole unit.
+        for axis in ["pp", "tp", "cp"] {
+            state["config"]["mesh"][axis] = 1.into();
+        }
         state["config"]["mesh"]["pp_layers"] = "even".into();
     }
     if let Some(stage) = stage {

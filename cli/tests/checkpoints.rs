@@ -299,6 +299,22 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
+/// The files of a resharded checkpoint are of data-parallel ranks, each with a slice of every whole unit, whatever the mesh was.
+#[test]
+fn a_resharded_checkpoint_records_the_mesh_that_its_files_are_cut_for() {
+    let s = Scratch::new();
+    let cut = ["--ranks", "2", "--set", "mesh.tp=2", "--steps", "3"];
+    s.ok(&[&["train", "config.json", "--out", "begun"][..], &cut].concat());
+    s.ok(&["checkpoint", "reshard", "begun", "on4", "--ranks", "4"]);
+    let inspected = s.ok(&["checkpoint", "inspect", "on4", "--json"]);
+    let inspected: Value = serde_json::from_str(&inspected).unwrap();
+    let mesh = &inspected["checkpoints"][0]["state"]["config"]["mesh"];
+    for (axis, ranks) in [("dp", 4), ("tp", 1), ("pp", 1), ("cp", 1)] {
+        assert_eq!(mesh[axis], ranks, "{axis} of {mesh}");
+    }
+    s.ok(&["train", "config.json", "--ranks", "4", "--resume", "on4"]);
+}
+
 #[test]
 fn a_checkpoint_is_resharded_and_exported() {
     let s = Scratch::new();

@@ -409,7 +409,11 @@ impl Walk<'_> {
                         at,
                         path,
                         format!("wanted {}, got {text}", want(kind)),
-                        "write a whole number that is not negative",
+                        // Digits alone that are no number here are more than any key takes.
+                        match text.bytes().all(|b| b.is_ascii_digit()) {
+                            true => format!("write a number that is at most {max}"),
+                            false => "write a whole number that is not negative".into(),
+                        },
                     );
                     None
                 }

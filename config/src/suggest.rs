@@ -124,7 +124,6 @@ const WORDS: &[(&str, &str)] = &[
     ("pipeline_model_parallel_size", "mesh.pp"),
     ("pp_size", "mesh.pp"),
     ("context_parallel_size", "mesh.cp"),
-    ("sequence_parallel_size", "mesh.cp"),
     ("expert_parallel_size", "mesh.ep"),
     ("zero_stage", "zero_optimization.stage"),
     ("zero", "zero_optimization"),

@@ -327,7 +327,7 @@ pub const ROOT: Table = Table {
         refused("hybrid_engine", "there is no inference engine to switch to"),
         ignored("pipeline", "pipeline stages are asked for by mesh.pp and mesh.pp_schedule"),
         refused("tensor_parallel", "use mesh.tp"),
-        refused("sequence_parallel_size", "use mesh.cp"),
+        refused("sequence_parallel_size", "sequence parallelism is not available in this build yet"),
         ignored("seq_parallel_communication_data_type", "there is no sequence parallelism whose traffic it would be"),
         refused("torch_autocast", "there is no torch here; use bf16 or fp16"),
         ignored("compile", "there is no graph compiler to switch on; steps are planned and kernels fused anyway"),
