@@ -53,7 +53,7 @@ pub enum Command {
     Backends(BackendsArgs),
     /// Create a plugin project: a device that builds, conforms and trains, to start your back end from
     #[command(
-        after_help = "Examples:\n  crossweave new-plugin acme --lang c\n  crossweave new-plugin acme --lang rust --out work/acme\n\nThe project needs nothing but a compiler of its language: headers, or the crates that make Rust traits into the C tables, come with it.\nIt is a software device with every mandatory op; docs/write-a-backend.md leads from there to a back end that is fast."
+        after_help = "Examples:\n  crossweave new-plugin acme --lang c\n  crossweave new-plugin acme --lang rust --out work/acme\n\nThe project needs make and a C compiler (Debian and Ubuntu: apt-get install make gcc libc6-dev), or cargo, and nothing else: headers, or the crates that make Rust traits into the C tables, come with it.\nIt is a software device with every mandatory op; docs/write-a-backend.md leads from there to a back end that is fast."
     )]
     NewPlugin(NewPluginArgs),
     /// Check a config, print the schema, or explain every key

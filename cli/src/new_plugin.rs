@@ -30,6 +30,11 @@ pub fn run(a: &NewPluginArgs) -> Result<()> {
         Lang::Rust => ("cargo build --release", format!("target/release/{library}")),
     };
     say!("created {} ({})", dir.display(), a.lang.name());
+    if a.lang == Lang::C {
+        say!(
+            "make and a C compiler build it: on Debian and Ubuntu apt-get install make gcc libc6-dev"
+        );
+    }
     say!();
     say!("  cd {}", dir.display());
     say!("  {build}");

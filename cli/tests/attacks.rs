@@ -1,7 +1,7 @@
 //! Bad input: each case gives one error that names the place and the fix, exit code 1, and leaves nothing behind.
 
 use crate::common;
-use common::Scratch;
+use common::{Scratch, copy_dir};
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize_to_file};
 use std::path::{Path, PathBuf};
@@ -10,14 +10,6 @@ fn oracle(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../tests/oracles")
         .join(name)
-}
-
-/// Copies a folder of files.
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for e in std::fs::read_dir(from).unwrap().flatten() {
-        std::fs::copy(e.path(), to.join(e.file_name())).unwrap();
-    }
 }
 
 fn cut(path: &Path, bytes: usize) {
@@ -261,7 +253,7 @@ fn models() {
         s.refused(&args, parts, &["o.safetensors", "o.safetensors.partial"]);
     };
     let fresh = |name: &str| {
-        copy(&oracle("gpt2-tied").join("model"), &s.path(name));
+        copy_dir(&oracle("gpt2-tied").join("model"), &s.path(name));
         s.path(name)
     };
     probe("absent", &["absent", "fix:"]);
@@ -279,7 +271,7 @@ fn models() {
     std::fs::remove_file(fresh("bare").join("model.safetensors")).unwrap();
     probe("bare", &["model.safetensors", "fix:"]);
     // Shards: one missing.
-    copy(
+    copy_dir(
         &oracle("gpt2-bf16-sharded").join("model"),
         &s.path("shards"),
     );

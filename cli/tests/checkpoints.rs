@@ -1,7 +1,8 @@
 //! Checkpoints under attack: killed runs, full disks, damaged and exchanged files, other layouts.
 
 use crate::common;
-use common::{Scratch, cpu_plugin, figures, losses, model_bytes, same};
+use common::{Scratch, copy_dir, cpu_plugin, figures, losses, model_bytes, same};
+use crossweave_tests::system::{Signal, send};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -288,17 +289,6 @@ fn damaged_checkpoints_are_passed_over_by_name() {
     );
 }
 
-fn copy_dir(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for e in std::fs::read_dir(from).unwrap().flatten() {
-        let to = to.join(e.file_name());
-        match e.file_type().unwrap().is_dir() {
-            true => copy_dir(&e.path(), &to),
-            false => drop(std::fs::copy(e.path(), to).unwrap()),
-        }
-    }
-}
-
 /// The files of a resharded checkpoint are of data-parallel ranks, each with a slice of every whole unit, whatever the mesh was.
 #[test]
 fn a_resharded_checkpoint_records_the_mesh_that_its_files_are_cut_for() {
@@ -514,14 +504,7 @@ fn an_interrupted_run_ends_with_its_saves_finished_and_shows_their_memory() {
         assert!(began.elapsed() < Duration::from_secs(120));
         std::thread::sleep(Duration::from_millis(1));
     }
-    let id = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    send(Signal::SIGINT, child.id());
     assert_eq!(child.wait().unwrap().code(), Some(130));
     // The checkpoint is of the very step it stopped at, and nothing half-made is left.
     assert_eq!(steps(&run).last(), Some(&reached(&run)));

@@ -121,7 +121,6 @@ fn a_rank_that_stops_or_is_late_under_a_schedule_needs_no_clock() {
     let s = Scratch::new();
     for ranks in ["2", "4"] {
         let faults = r#"faults=[{"rank": 1, "kind": "stall", "step": 2}]"#;
-        let start = std::time::Instant::now();
         let o = s.run(&["explore", "config.json", "--ranks", ranks, "--set", faults]);
         let err = said(&o);
         assert_eq!(o.status.code(), Some(1), "{err}");
@@ -132,8 +131,8 @@ fn a_rank_that_stops_or_is_late_under_a_schedule_needs_no_clock() {
         ] {
             assert!(err.contains(part), "{part:?} not in: {err}");
         }
-        // The turn of one who does not give it away is taken after two minutes.
-        assert!(start.elapsed().as_secs() < 60, "{err}");
+        // What would be said of one whose turn is taken after two minutes.
+        assert!(!err.contains("held the turn"), "{err}");
     }
     let hour = r#"faults=[{"rank": 1, "kind": "delay", "ms": 3600000}]"#;
     let explore = ["explore", "config.json", "--ranks", "2", "--seeds", "2"];

@@ -9,8 +9,9 @@
 use crate::common;
 use crate::new_plugin::build;
 use common::{Scratch, cpu_plugin};
+use crossweave_tests::system::within;
 use serde_json::Value;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -309,20 +310,18 @@ fn a_fault_of_one_rank_of_several_back_ends_ends_the_job() {
 }
 
 #[test]
-fn a_call_that_is_left_out_at_the_start_of_a_step_is_named_at_once() {
+fn a_call_that_is_left_out_at_the_start_of_a_step_is_named_without_a_timeout() {
     let s = scratch();
     let fault = r#"faults=[{"rank": 1, "kind": "drop", "step": 2, "call": 1}]"#;
     for layout in ["2", "cpu:1,cpu:1", "cpu:3"] {
-        let began = Instant::now();
         let args = ["train", "config.json", "--ranks", layout, "--out", "x"];
-        let sets = ["--set", fault, "--set", "run.comm_timeout_s=120", "--set"];
+        let sets = ["--set", fault, "--set", "run.comm_timeout_s=7200", "--set"];
         let batch = match layout {
             "cpu:3" => "train_batch_size=9",
             _ => "train_batch_size=8",
         };
         s.refused(&[&args[..], &sets, &[batch]].concat(), &["rank 1"], &[]);
-        // Long before the time of a collective is over.
-        assert!(began.elapsed() < Duration::from_secs(40), "{layout}");
+        // The time of a collective is two hours.
         std::fs::remove_dir_all(s.path("x")).expect("a folder");
     }
 }
@@ -335,10 +334,7 @@ fn a_device_that_does_not_come_back_from_the_abort_is_left_behind() {
                            {"rank": 1, "kind": "error", "step": 1, "call": 2}]"#;
     let args = ["train", "config.json", "--ranks", "2", "--out", "x"];
     let slow = ["--layer", "throttle=launch:adamw:1B/s", "--set", fault];
-    let mut c = Command::new("timeout");
-    c.args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_crossweave")]);
-    let c = c.args(args).args(slow).current_dir(s.dir.path());
-    let out = c.output().expect("timeout starts");
+    let out = within(HUNG, &mut s.command(&[&args[..], &slow].concat()));
     let err = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(1), "{err}");
     let parts = [

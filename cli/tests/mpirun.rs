@@ -6,6 +6,8 @@ use common::mpi::{
     families, launcher, mpirun, ok, played, plugin, process_of, text, torch_style, wait_for,
 };
 use common::{Scratch, cpu_plugin, losses, records, same};
+use crossweave_tests::system::{Signal, send};
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -271,7 +273,13 @@ fn an_infinity_is_named_by_every_process_in_one_sentence() {
     }
 }
 
+/// A job that trains until it is ended, past its first checkpoint.
 fn running(s: &Scratch, family: &str, out: &str) -> Child {
+    started(s, out, long(s, family, out))
+}
+
+/// Three ranks that train for very long.
+fn long(s: &Scratch, family: &str, out: &str) -> Command {
     let args = ["train", "config.json", "--steps", "100000", "--out", out];
     // MPICH's launcher may else end the survivors before they have said who died.
     let own: &[&str] = match family {
@@ -279,12 +287,12 @@ fn running(s: &Scratch, family: &str, out: &str) -> Child {
         _ => &[],
     };
     let args = [&args[..], &["--set", "train_batch_size=6"]].concat();
-    let mut c = launcher(s, family, 3, own, &args);
-    let child = c
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("mpirun starts");
+    launcher(s, family, 3, own, &args)
+}
+
+fn started(s: &Scratch, out: &str, mut job: Command) -> Child {
+    let job = job.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = job.spawn().expect("mpirun starts");
     let metrics = s.path(out).join("metrics.jsonl");
     // What is written in the background is there when it has its name.
     let saved = || {
@@ -311,8 +319,7 @@ fn a_killed_rank_ends_the_job_with_its_name_and_the_run_goes_on_from_its_checkpo
             let scene = |n: u32| {
                 let child = running(&s, family, &name(n));
                 let pid = process_of(child.id(), rank).expect("the rank's process");
-                let kill = Command::new("kill").args(["-9", &pid.to_string()]).status();
-                assert!(kill.expect("kill runs").success());
+                send(Signal::SIGKILL, pid);
                 let began = Instant::now();
                 let o = child.wait_with_output().expect("mpirun ends");
                 assert!(began.elapsed() < Duration::from_secs(120), "{}", text(&o));
@@ -371,56 +378,72 @@ fn a_killed_rank_ends_the_job_with_its_name_and_the_run_goes_on_from_its_checkpo
     }
 }
 
-/// Rank 0 writes and commits; the signal comes from outside, as a watchdog's does, while it trains and saves.
+/// The same with what each rank prints and says in one file of its own, `OUT.said-RANK`, in the order in which it does so.
+fn heard(s: &Scratch, family: &str, out: &str) -> Command {
+    let job = long(s, family, out);
+    let mut c = Command::new(job.get_program());
+    c.current_dir(s.dir.path());
+    for (key, value) in job.get_envs() {
+        match value {
+            Some(value) => c.env(key, value),
+            None => c.env_remove(key),
+        };
+    }
+    let program = env!("CARGO_BIN_EXE_crossweave");
+    let words: Vec<_> = job.get_args().collect();
+    let at = words.iter().position(|w| *w == program).expect("it is run");
+    let script = r#"exec "$0" "$@" >>"$SAID-${OMPI_COMM_WORLD_RANK-$PMI_RANK}" 2>&1"#;
+    c.args(&words[..at]).args(["sh", "-c", script]);
+    c.args(&words[at..]).args(["--set", "steps_per_print=1"]);
+    c.env("SAID", s.path(&format!("{out}.said")));
+    c
+}
+
+/// Rank 0 writes and commits; the signal comes from outside, as a watchdog's does, while it trains and saves. Its threads are stopped before it says
+/// that it ends, so that of each at most the call is finished that was under way.
 #[test]
 fn a_rank_that_aborts_takes_no_further_step_and_commits_nothing() {
     plugin();
     let s = Scratch::new();
     for family in families() {
         let name = |n: u32| format!("aborted-{family}-{n}");
+        let said_by = |n: u32, rank: u32| s.path(&format!("{}.said-{rank}", name(n)));
         let scene = |n: u32| {
-            let child = running(&s, family, &name(n));
+            let child = started(&s, &name(n), heard(&s, family, &name(n)));
             let pid = process_of(child.id(), 0).expect("the rank's process");
-            let kill = Command::new("kill")
-                .args(["-ABRT", &pid.to_string()])
-                .status();
-            assert!(kill.expect("kill runs").success());
-            let sent = std::time::SystemTime::now();
-            let proc = std::path::PathBuf::from(format!("/proc/{pid}/exe"));
-            // A process that has ended and that nobody has asked for yet has no program any more.
-            wait_for("the end of the aborted rank", || {
-                std::fs::read_link(&proc).is_err()
-            });
-            let ended = sent.elapsed().expect("a clock");
-            let o = child.wait_with_output().expect("mpirun ends");
-            let said = text(&o);
-            assert!(!o.status.success(), "{said}");
-            assert!(
-                ended < Duration::from_millis(1000),
-                "{family}: {ended:?}: {said}"
-            );
+            send(Signal::SIGABRT, pid);
+            let mut o = child.wait_with_output().expect("mpirun ends");
+            for rank in 0..3 {
+                o.stdout
+                    .extend(std::fs::read(said_by(n, rank)).unwrap_or_default());
+            }
+            assert!(!o.status.success(), "{}", text(&o));
+            let last = std::fs::read_to_string(said_by(n, 0)).expect("its words");
+            let words = "rank 0: this process is ended by SIGABRT";
+            let (before, after) = last.split_once(words).unwrap_or_else(|| panic!("{last}"));
+            let steps = |text: &str| {
+                let step = |l: &&str| l.starts_with("step ") && l.contains("tok/s");
+                text.lines().filter(step).count()
+            };
+            assert!(steps(before) > 0, "{family}: {last}");
+            assert!(steps(after) <= 1, "{family}: {last}");
+            // A checkpoint is committed by its name, which changes the status of its folder.
             let changed = |path: &std::path::Path| {
-                let at = std::fs::metadata(path)
-                    .and_then(|m| m.modified())
-                    .expect("a file");
-                at.duration_since(sent).unwrap_or_default()
+                let data = std::fs::metadata(path).expect("a file");
+                (data.ctime(), data.ctime_nsec())
             };
             let out = s.path(&name(n));
             let checkpoints = std::fs::read_dir(out.join("checkpoints")).expect("checkpoints");
-            let mut left = vec![out.join("metrics.jsonl"), out.join("checkpoints")];
-            left.extend(checkpoints.flatten().map(|e| e.path()));
-            for path in left {
-                let late = changed(&path);
-                assert!(
-                    late < Duration::from_millis(200),
-                    "{family}: {}: {late:?}",
-                    path.display()
-                );
-            }
-            assert!(
-                said.contains("rank 0: this process is ended by SIGABRT"),
-                "{said}"
-            );
+            let mut left: Vec<_> = checkpoints.flatten().map(|e| e.path()).collect();
+            left.retain(|path| {
+                path.file_name()
+                    .is_some_and(|n| !n.as_encoded_bytes().starts_with(b"."))
+            });
+            left.push(out.join("metrics.jsonl"));
+            let end = changed(&said_by(n, 0));
+            left.retain(|path| changed(path) > end);
+            // One thread trains, one saves.
+            assert!(left.len() <= 2, "{family}: written after it: {left:?}");
             o
         };
         let named = |n: u32| s.path(&name(n)).join("flight-rank1.json").is_file();

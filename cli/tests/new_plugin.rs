@@ -42,7 +42,8 @@ pub fn build(s: &Scratch, lang: &str) -> Option<PathBuf> {
     };
     match command.current_dir(s.path(&dir)).output() {
         Err(e) => {
-            println!("skipped: {lang}: no build tool here ({e})");
+            let why = format!("{lang}: {e} (apt-get install make gcc libc6-dev)");
+            crossweave_tests::tools::missing("build", &why);
             None
         }
         Ok(out) => {

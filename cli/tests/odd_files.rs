@@ -1,26 +1,18 @@
-//! Files that are no files, that never end, or that are far too large: each one short error within a second or so, and nothing waited for.
+//! Files that are no files, that never end, or that are far too large: each one short error, and nothing waited for.
 #![cfg(unix)]
 
 use crate::common::{self, Scratch};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use crossweave_tests::system::within;
+use std::time::Duration;
 
-/// Enough for a release build on a busy machine; what is refused unread takes a hundredth.
-const AT_ONCE: Duration = Duration::from_secs(3);
+/// What is refused unread takes a hundredth of a second, and what is waited for or read to its end never comes back.
+const HUNG: Duration = Duration::from_secs(120);
 
-/// As [`Scratch::refused`], at once and in few words; a command that hangs is killed.
+/// As [`Scratch::refused`], in few words; a command that hangs is killed.
 fn refused(s: &Scratch, args: &[&str], parts: &[&str]) -> String {
-    let began = Instant::now();
-    let mut c = Command::new("timeout");
-    c.args(["-s", "KILL", "20", env!("CARGO_BIN_EXE_crossweave")]);
-    c.args(args)
-        .current_dir(s.dir.path())
-        .env("CROSSWEAVE_CACHE", s.path("cache"))
-        .env_remove("CROSSWEAVE_PLUGIN_PATH");
-    let out = c.output().expect("timeout starts");
+    let out = within(HUNG, &mut s.command(args));
     let err = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(1), "{args:?}: {err:.2000}");
-    assert!(began.elapsed() < AT_ONCE, "{args:?}: {:?}", began.elapsed());
     assert!(err.len() < 12_000, "{args:?}: {} bytes", err.len());
     assert!(err.contains("fix:"), "{args:?}: {err}");
     for p in parts {
@@ -32,8 +24,7 @@ fn refused(s: &Scratch, args: &[&str], parts: &[&str]) -> String {
 }
 
 fn fifo(s: &Scratch, name: &str) {
-    let made = Command::new("mkfifo").arg(s.path(name)).status();
-    assert!(made.expect("mkfifo starts").success());
+    crossweave_tests::system::pipe(&s.path(name));
 }
 
 fn sparse(s: &Scratch, name: &str, bytes: u64) {

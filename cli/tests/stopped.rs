@@ -4,15 +4,10 @@
 use crate::common;
 use common::mpi::{families, launcher, plugin, process_of, wait_for};
 use common::{Scratch, records};
-use std::process::{Command, Stdio};
+use crossweave_tests::system::{Signal, send, send_if_there};
+use std::process::Stdio;
 
 const RANKS: u32 = 4;
-
-/// Sends a process a signal.
-fn signal(name: &str, pid: u32) {
-    let sent = Command::new("kill").args([name, &pid.to_string()]).status();
-    assert!(sent.is_ok_and(|s| s.success()), "{name} {pid}");
-}
 
 /// What a run says of which `rank` is stopped behind `steps` steps.
 fn said(family: &str, rank: u32, sets: &[&str], steps: usize) -> String {
@@ -40,15 +35,13 @@ fn said(family: &str, rank: u32, sets: &[&str], steps: usize) -> String {
         metrics.is_file() && records(&s.path("out")).len() > steps
     });
     let pid = process_of(child.id(), rank).expect("the rank's process");
-    signal("-STOP", pid);
+    send(Signal::SIGSTOP, pid);
     let text = || std::fs::read_to_string(s.path("said")).unwrap_or_default();
     wait_for("a sentence", || {
         text().contains("error: ") || child.try_wait().expect("ours").is_some()
     });
     // A launcher may wait for one that cannot hear it.
-    let _ = Command::new("kill")
-        .args(["-KILL", &pid.to_string()])
-        .status();
+    send_if_there(Signal::SIGKILL, pid);
     wait_for("the end", || child.try_wait().expect("ours").is_some());
     text()
 }

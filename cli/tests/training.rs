@@ -2,8 +2,9 @@
 
 use crate::common;
 use common::{Scratch, cpu_plugin, figures, losses, model_bytes, records, same};
+use crossweave_tests::system::{Signal, send};
 use serde_json::Value;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -389,14 +390,7 @@ fn an_interrupted_run_saves_and_continues() {
         assert!(began.elapsed() < Duration::from_secs(120));
         std::thread::sleep(Duration::from_millis(1));
     }
-    let id = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    send(Signal::SIGTERM, child.id());
     let out = child.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(130), "{err}");

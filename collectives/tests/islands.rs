@@ -513,7 +513,7 @@ fn a_communicator_that_ends_in_flight_ends_when_the_others_come_or_abort() {
             });
         }
         let wait = || {
-            told.recv_timeout(Duration::from_secs(20))
+            told.recv_timeout(Duration::from_secs(120))
                 .expect("it hangs")
         };
         let mut ends = [wait(), wait()];

@@ -11,9 +11,9 @@ use crossweave_hal::{CheckerState, Fault, KvStore, LocalKv};
 use crossweave_mesh::{FaultKind, FaultRule, Faults};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Far beyond a step of these models on a busy machine.
+/// Far beyond a step of these models. On a busy machine it is as many times what a run without a stall takes there.
 const PATIENCE: Duration = Duration::from_secs(2);
 const STEPS: u64 = 3;
 
@@ -37,7 +37,7 @@ struct Case {
     rule: FaultRule,
 }
 
-fn case(seed: u64) -> Case {
+fn case(seed: u64, patience: Duration) -> Case {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     // A seed's first numbers lie close to its neighbour's.
     for _ in 0..8 {
@@ -59,7 +59,7 @@ fn case(seed: u64) -> Case {
     let spec = RankSpec {
         pipeline: (pp > 1).then(|| PipelineSpec::even(6, pp, order)),
         zero: ZeroSpec { stage, ..by_step() },
-        timeout: Some(PATIENCE),
+        timeout: Some(patience),
         ..spec(dp, micro_batches)
     };
     let ranks = dp * pp;
@@ -137,6 +137,12 @@ fn run(w: &World, c: &Case) -> (Option<crossweave_hal::Verdict>, Vec<String>, bo
 fn stalls(first: u64, count: u64) -> (Vec<String>, u64) {
     const AT_ONCE: u64 = 3;
     let w = world();
+    let began = Instant::now();
+    // One of them, with a stall that never comes.
+    let mut clean = case(first, 100 * PATIENCE);
+    (clean.rule.step, clean.rank) = (Some(STEPS + 1), 0);
+    run(&w, &clean);
+    let patience = PATIENCE.max(20 * began.elapsed());
     let (next, left) = (AtomicU64::new(first), AtomicU64::new(count));
     let chains = AtomicU64::new(0);
     let wrong = std::sync::Mutex::new(vec![]);
@@ -147,7 +153,7 @@ fn stalls(first: u64, count: u64) -> (Vec<String>, u64) {
                     // A call that a rank does not make in that step is no stall: the next seed.
                     let (seed, c, verdict, said) = loop {
                         let seed = next.fetch_add(1, Relaxed);
-                        let c = case(seed);
+                        let c = case(seed, patience);
                         let (verdict, said, struck) = run(&w, &c);
                         if struck {
                             break (seed, c, verdict, said);

@@ -244,8 +244,7 @@ mod tests {
     fn what_is_not_regular_is_named_and_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
-        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
-        assert!(made.unwrap().success());
+        crossweave_tests::system::pipe(&pipe);
         let socket = dir.path().join("socket");
         let _open = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         for (path, word) in [

@@ -194,7 +194,8 @@ fn a_start_by_hand_that_forgets_rank_or_size_is_no_job_of_one() {
     assert_eq!(read(&[&[("WORLD_SIZE", "1")], address].concat()), Ok(None));
 }
 
-const SOON: Duration = Duration::from_secs(20);
+/// What is waited for comes at once; only a hang takes as long.
+const SOON: Duration = Duration::from_secs(120);
 
 fn job(world: u32) -> Vec<JobStore> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -259,14 +260,12 @@ fn a_connection_that_ends_without_a_farewell_is_a_death() {
     let one = JobStore::connect(&address.to_string(), 1, 3, b"secret", SOON).unwrap();
     one.set("here", b"").unwrap();
     zero.get("here", Some(SOON)).unwrap();
-    let began = Instant::now();
     drop(third(address));
     for s in [&zero, &one] {
         let e = s.get("never", Some(SOON)).unwrap_err();
         assert_eq!((e.code, e.peer), (Code::Aborted, Some(2)), "{e}");
         assert!(e.message.contains("rank 2 died"), "{e}");
     }
-    assert!(began.elapsed() < SOON);
 }
 
 #[test]

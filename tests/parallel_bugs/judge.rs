@@ -3,7 +3,6 @@
 use crate::parallel_bugs::bug::{Kind, Verdict};
 use crate::parallel_bugs::bugs::SOURCES;
 use crate::parallel_bugs::launch::{self, Ended, Run};
-use std::time::Duration;
 
 /// What starts the line in which a child says why it fails.
 pub const SAYS: &str = "verdict: ";
@@ -110,10 +109,6 @@ fn took(e: &Ended) -> Vec<u64> {
     all.filter_map(|(_, n)| n.trim().parse().ok()).collect()
 }
 
-fn late(e: &Ended, limit: Duration) -> bool {
-    took(e).iter().any(|us| Duration::from_micros(*us) > limit)
-}
-
 /// Is this rank among those a sentence speaks of (`rank 2`, `ranks 0, 1 and 2`)?
 fn mentions(said: &str, rank: u32) -> bool {
     let listed = |list: &str| {
@@ -166,26 +161,13 @@ fn sentence(v: &Verdict, said: &str) -> Vec<String> {
     wrong
 }
 
-/// How often a bug that was named late is run again, alone: a machine that had other things to do is not late every time.
-const AGAIN: usize = 4;
-
 /// Runs all bugs and fails with everything that was not named as it must be.
-pub fn all(runs: Vec<Run>, limit: Duration, at_once: usize) {
+pub fn all(runs: Vec<Run>, at_once: usize) {
     let mut wrong = vec![];
     let mut deadlocks: Vec<u64> = vec![];
-    for (run, mut ended) in launch::run(runs, at_once) {
+    for (run, ended) in launch::run(runs, at_once) {
         let Some(v) = run.verdict else { continue };
-        let mut faults = self::faults(v, &ended);
-        let mut delays = vec![];
-        while faults.is_empty() && late(&ended, limit) {
-            delays.push(took(&ended));
-            if delays.len() > AGAIN {
-                faults.push(format!("its verdicts took {delays:?} us"));
-                break;
-            }
-            ended = run.run();
-            faults = self::faults(v, &ended);
-        }
+        let faults = self::faults(v, &ended);
         let said = ended.text.lines().filter_map(|l| l.split_once(SAYS));
         let shortest = said.map(|(_, s)| s).min_by_key(|s| sentence(v, s).len());
         println!("{}: {}", run.title(), shortest.unwrap_or("nothing"));

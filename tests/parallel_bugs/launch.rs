@@ -3,6 +3,7 @@
 
 use crate::parallel_bugs::bug::{Bug, Right, Verdict};
 use crate::parallel_bugs::judge::WHERE;
+use crossweave_tests::system::{Signal, send_if_there};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -11,19 +12,9 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = "CW_CORPUS_PROGRAM";
 /// Set where each rank is a process.
 const PROCESS: &str = "CW_CORPUS_FAMILY";
-/// A child that has not ended by then hangs: its verdict was due long before, on any machine.
-const HUNG: Duration = Duration::from_secs(90);
-
-/// How long a verdict may take, by the program's own clock, in one of a few runs (see `judge::all`).
-pub mod limits {
-    use std::time::Duration;
-    /// Ranks on threads.
-    pub const THREADS: Duration = Duration::from_secs(10);
-    /// Ranks as processes.
-    pub const PROCESSES: Duration = Duration::from_secs(10);
-    /// The limit for crashes; 400 ms of it are the program's own.
-    pub const CRASHES: Duration = Duration::from_millis(2500);
-}
+/// A child that has not ended by then hangs, on any machine. The ranks' own timeout ([`crate::parallel_bugs::world::LONG`]) is longer, so that no verdict
+/// comes of it.
+const HUNG: Duration = Duration::from_secs(300);
 
 /// The program this process is to run as a child.
 pub fn asked() -> Option<String> {
@@ -174,8 +165,7 @@ impl Run {
                 Some(status) => break Some(status),
                 None if began.elapsed() > HUNG => {
                     // A launcher ends its ranks when it is asked to; killed, it would leave them behind.
-                    let id = child.id().to_string();
-                    let _ = Command::new("kill").args(["-TERM", &id]).status();
+                    send_if_there(Signal::SIGTERM, child.id());
                     std::thread::sleep(Duration::from_secs(2));
                     let _ = child.kill();
                     let _ = child.wait();

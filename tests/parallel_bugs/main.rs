@@ -10,7 +10,7 @@ mod right;
 mod world;
 
 use bug::Where;
-use launch::{Run, families, limits};
+use launch::{Run, families};
 
 /// The ordinary test run does nothing here; as a child, this is one program (see `launch.rs`).
 #[test]
@@ -41,7 +41,7 @@ fn every_marker_stands_above_a_call_and_every_name_is_unique() {
 fn every_bug_on_threads_is_named() {
     let all = bugs::all().filter(|b| b.runs == Where::Both);
     let runs: Vec<Run> = all.map(Run::on_threads).collect();
-    judge::all(runs, limits::THREADS, launch::BUSY);
+    judge::all(runs, launch::BUSY);
 }
 
 /// What ranks compare is the same on threads and in processes; that it reaches other processes is asked with a sample.
@@ -49,7 +49,7 @@ fn every_bug_on_threads_is_named() {
 fn bugs_of_each_kind_and_file_in_processes_of_open_mpi_are_named() {
     if families().contains(&"openmpi") {
         let runs = bugs::sample().into_iter().map(|b| Run::under("openmpi", b));
-        judge::all(runs.collect(), limits::PROCESSES, launch::WAITING);
+        judge::all(runs.collect(), launch::WAITING);
     }
 }
 
@@ -58,7 +58,7 @@ fn bugs_of_each_kind_and_file_in_processes_of_open_mpi_are_named() {
 fn every_bug_in_processes_of_every_mpi_is_named() {
     for family in families() {
         let runs = bugs::but_crashes().map(|b| Run::under(family, b));
-        judge::all(runs.collect(), limits::PROCESSES, launch::BUSY);
+        judge::all(runs.collect(), launch::BUSY);
     }
 }
 
@@ -76,16 +76,16 @@ fn bugs_of_each_kind_in_processes_of_mpich_are_named() {
             runs.push(Run::under("mpich", b));
         }
     }
-    judge::all(runs, limits::PROCESSES, launch::BUSY);
+    judge::all(runs, launch::BUSY);
 }
 
-/// As fast as a kill, whatever handles the signal.
+/// As a kill is, whatever handles the signal.
 #[test]
-fn every_crash_in_processes_is_named_at_once() {
+fn every_crash_in_processes_is_named() {
     for family in families() {
         let all = bugs::crashes::BUGS.iter();
         let runs = all.map(|b| Run::under(family, b)).collect();
-        judge::all(runs, limits::CRASHES, launch::WAITING);
+        judge::all(runs, launch::WAITING);
     }
 }
 

@@ -6,6 +6,7 @@ use crossweave_hal::{
     Bootstrap, Buffer, Collective, Counts, DType, Device, Error, Reduce, Result, Stream, Tag,
 };
 use crossweave_mesh::{Axis, Channel, GroupKey, Mesh};
+use crossweave_tests::system::{Signal, send_to_self};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -314,11 +315,8 @@ impl Rank {
     /// `kill -9`; a thread, which the system cannot kill alone, goes without a word.
     pub fn kill(&self) -> Result<()> {
         if self.process {
-            let me = std::process::id().to_string();
-            let killed = std::process::Command::new("kill")
-                .args(["-9", &me])
-                .status();
-            return Err(Error::invalid("kill", format!("still alive: {killed:?}")));
+            send_to_self(Signal::SIGKILL);
+            return Err(Error::invalid("kill", "still alive"));
         }
         std::panic::resume_unwind(Box::new(Killed))
     }

@@ -22,9 +22,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Long enough that only a verdict can end a wait.
-const LONG: Duration = Duration::from_secs(120);
+pub const LONG: Duration = Duration::from_secs(900);
 /// For processes to find each other on a busy machine.
-const MEETING: Duration = Duration::from_secs(50);
+const MEETING: Duration = Duration::from_secs(120);
 /// How long the first failure leaves the others to say theirs: the cause is worth more than what follows from it.
 const LAST_WORDS: Duration = Duration::from_millis(600);
 

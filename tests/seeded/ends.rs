@@ -3,6 +3,7 @@
 use crate::seeded::frame::{c_plugin, options, run};
 use crossweave_conform::Launcher;
 use crossweave_conform::report::{Cell, Status};
+use crossweave_tests::system::{Signal, send_if_there};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -47,7 +48,7 @@ fn what_happens_after_the_last_case_fails_it() {
     ] {
         let plugin = c_plugin(dir.path(), bug);
         let mut o = options(&plugin, "", &["mem.fill.patterns", "mem.map"]);
-        o.limit = Some(Duration::from_secs(5));
+        o.limit = Some(Duration::from_secs(15));
         let r = run(&o);
         let found: Vec<(Status, &str)> = r
             .cells
@@ -120,7 +121,7 @@ fn children_end_with_a_parent_that_is_killed() {
     assert!(!ours.is_empty(), "the kit has no child");
     parent.kill().expect("killed");
     parent.wait().expect("its end");
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_secs(120);
     // Nobody may be there to take a dead process's status.
     let alive = |p: &&u32| stat(**p).is_some_and(|s| !matches!(s.0, 'Z' | 'X'));
     loop {
@@ -130,7 +131,7 @@ fn children_end_with_a_parent_that_is_killed() {
         }
         if Instant::now() > until {
             for p in &left {
-                let _ = Command::new("kill").args(["-9", &p.to_string()]).status();
+                send_if_there(Signal::SIGKILL, **p);
             }
             panic!("{left:?} outlive the kit that started them");
         }

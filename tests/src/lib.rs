@@ -4,6 +4,7 @@
 pub mod built;
 pub mod headers;
 pub mod sim;
+pub mod system;
 pub mod tools;
 
 use std::process::{Command, Stdio};

@@ -25,7 +25,8 @@ fn build(dir: &Path, name: &str) -> Option<PathBuf> {
         .output();
     match run {
         Err(e) => {
-            println!("skipped: no C compiler here ({e})");
+            let why = format!("cc: {e} (apt-get install gcc libc6-dev)");
+            crossweave_tests::tools::missing("build", &why);
             None
         }
         Ok(r) => {

@@ -11,6 +11,7 @@ use crossweave_hal::{
 use crossweave_mesh::{
     JobStore, LateStore, Launch, ProcessMap, checker_state_in, detect, rendezvous,
 };
+use crossweave_tests::system::{Signal, send_to_self};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -253,8 +254,7 @@ fn killed(r: &Rank) -> Result<()> {
     r.all_reduce(&mut c, "grad")?; // killed
     r.sync()?;
     if r.rank() == 1 {
-        let me = std::process::id().to_string();
-        Command::new("kill").args(["-9", &me]).status().unwrap();
+        send_to_self(Signal::SIGKILL);
     }
     c.broadcast(&r.s, r.x.all(), F, 0, "loss")?;
     let abort = c.abort_handle();

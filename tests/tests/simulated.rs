@@ -1,9 +1,13 @@
 //! Back ends of GPUs on the simulators of their run times (`tests/sim`): cases of the kit, training to the CPU's losses, and bugs of back ends, each
 //! of which the kit must name where the simulator is at its worst. *Executed against simulator*: nothing here says anything of a device.
 
-use crossweave_tests::{built, sim};
+use crossweave_tests::{built, sim, system::within};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
+
+/// A job that hangs fails its test.
+const HUNG: Duration = Duration::from_secs(600);
 
 /// A back end, its simulator, and the keys that name libraries which the simulator is.
 struct Vendor {
@@ -101,9 +105,7 @@ impl Simulated {
     }
 
     fn command(&self, dir: &Path, args: &[&str]) -> Command {
-        // A job that hangs fails its test.
-        let mut c = Command::new("timeout");
-        c.args(["-s", "KILL", "600"]).arg(&self.program);
+        let mut c = Command::new(&self.program);
         c.current_dir(dir).args(args);
         c.env("CROSSWEAVE_PLUGIN_OPTIONS", &self.options);
         c.env("CW_SIM", self.mode);
@@ -116,8 +118,7 @@ impl Simulated {
         let mut args = vec!["conform", v.name, "--quick", "--ranks", ranks, "-v"];
         args.extend(["--case-limit", "60s"]);
         args.extend(only.iter().flat_map(|o| ["--only", *o]));
-        let mut c = self.command(Path::new("."), &args);
-        c.output().expect("the program starts")
+        within(HUNG, &mut self.command(Path::new("."), &args))
     }
 
     /// The losses of a run.
@@ -126,8 +127,7 @@ impl Simulated {
         let out: String = out.chars().filter(char::is_ascii_alphanumeric).collect();
         let mut args = vec!["train", "config.json", "--ranks", ranks, "--out", &out];
         args.extend(sets.iter().flat_map(|s| ["--set", *s]));
-        let o = self.command(job.dir.path(), &args).output();
-        let o = o.expect("the program starts");
+        let o = within(HUNG, &mut self.command(job.dir.path(), &args));
         let said = String::from_utf8_lossy(&o.stderr);
         assert!(o.status.success(), "{args:?}: {said}");
         let text = std::fs::read_to_string(job.dir.path().join(&out).join("metrics.jsonl"));
@@ -315,8 +315,7 @@ fn gpt2_and_llama_train_on_the_simulator_of_ascend() {
 #[test]
 fn hipblaslt_is_left_alone_where_there_is_no_device() {
     let s = Simulated::new(&ROCM, "devices=0");
-    let o = s.command(Path::new("."), &["backends"]).output();
-    let o = o.expect("the program starts");
+    let o = within(HUNG, &mut s.command(Path::new("."), &["backends"]));
     let said = String::from_utf8_lossy(&o.stdout);
     assert!(o.status.success(), "{said}");
     assert!(said.contains("the HIP run time sees none"), "{said}");

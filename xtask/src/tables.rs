@@ -66,7 +66,7 @@ pub const CRATES: &[Crate] = &[
     // How sizes are written: below all that prints one.
     Crate { name: WORDS, floor: 0, ours: &[], theirs: &[], dev: &[] },
     // How files of users are opened and read: below all that reads one.
-    Crate { name: FILES, floor: 1, ours: &[WORDS], theirs: &["libc"], dev: &["tempfile"] },
+    Crate { name: FILES, floor: 1, ours: &[WORDS], theirs: &["libc"], dev: &[TESTS, "tempfile"] },
     Crate { name: PLUGIN, floor: 1, ours: &[ABI], theirs: &[], dev: &[] },
     Crate { name: HAL, floor: 2, ours: &[ABI, PLUGIN, FILES], theirs: &["libc", "libloading", "object", "serde", "thiserror"], dev: &["tempfile"] },
     // Swap files for blocks of pinned memory: system calls and a ring shared with the kernel, hence beside the HAL.
@@ -86,7 +86,7 @@ pub const CRATES: &[Crate] = &[
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
     Crate { name: NULL, floor: 2, ours: &[PLUGIN, WORDS], theirs: &["libc"], dev: &[HAL] },
     Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["gemm", "half", "libc", "smallvec"], dev: &[TESTS, "libloading"] },
-    Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "libc", "libloading", "smallvec"], dev: &[] },
+    Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "libc", "libloading", "smallvec"], dev: &[TESTS] },
     Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "wgpu"], dev: &[CPU, NULL, HAL, PLAN, TENSOR, NN, ENGINE, TESTS, "serde_json"] },
     Crate { name: "crossweave-wgpu-plugin", floor: 3, ours: &[WGPU, PLUGIN], theirs: &[], dev: &[] },
     // Its tables are held against public bindings in tests only.

@@ -98,7 +98,7 @@ fn the_back_end_on_the_simulator() {
     operators_run_again_and_elsewhere(&t);
     operands_of_the_host_are_refused(&t);
     fused_operators_serve_what_they_define(&t);
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(120);
     while t.ask("sim_live", 's' as i32, 0) > 0 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -211,7 +211,7 @@ fn host_calls_and_events(t: &Simulated) {
     let v = t.b.stream(&d, 0).unwrap();
     t.b.host_call(&v, Box::new(move |_| said.send(()).unwrap()))
         .unwrap();
-    told.recv_timeout(Duration::from_secs(30))
+    told.recv_timeout(Duration::from_secs(120))
         .expect("the other stream's call");
     assert!(!t.b.event_query(&e).unwrap() && !t.b.stream_query(&u).unwrap());
     drop(open);

@@ -19,7 +19,7 @@ fn graphs_on_the_simulator() {
     kernels_are_captured(&t);
     a_capture_left_open_goes_with_its_stream(&t);
     // A destroyed stream of the simulator ends a moment later.
-    let end = std::time::Instant::now() + Duration::from_secs(30);
+    let end = std::time::Instant::now() + Duration::from_secs(120);
     while t.live('s') > 0 && std::time::Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }

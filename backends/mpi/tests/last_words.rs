@@ -3,6 +3,7 @@
 #![cfg(unix)]
 
 use crossweave_backend_mpi::last_words::allow;
+use crossweave_tests::system::{Signal, send_to_self};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
@@ -25,9 +26,7 @@ fn survivor() {
     }
     allow();
     // As a launcher does.
-    let pid = std::process::id().to_string();
-    let kill = Command::new("kill").args(["-USR1", &pid]).status();
-    assert!(kill.unwrap().success());
+    send_to_self(Signal::SIGUSR1);
     std::thread::sleep(Duration::from_millis(100));
     println!("rank 1 died");
     std::process::exit(7);

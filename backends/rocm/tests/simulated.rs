@@ -77,7 +77,7 @@ fn the_back_end_on_the_simulator() {
     host_calls_and_events(&t);
     kernels_compute(&t);
     products(&t);
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(120);
     while t.ask("sim_live", 's' as i32, 0) > 0 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -19,11 +19,10 @@ pub fn of_rank(job: &Job, rank: u32) -> Option<Faults> {
     let process = job.local_ranks.here().len() < job.ranks as usize;
     Some(Faults::new(rank, rules, move || {
         if process {
-            // As the system does it when memory is short; a program that cannot be started leaves the next best.
-            let me = std::process::id().to_string();
-            let _ = std::process::Command::new("kill")
-                .args(["-9", &me])
-                .status();
+            // As the system does it when memory is short; where there are no signals an abort is the next best.
+            #[cfg(unix)]
+            let _ =
+                nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
             std::process::abort();
         }
     }))

@@ -3,9 +3,14 @@
 
 pub mod mpi;
 
+use crossweave_tests::system::within;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
+
+/// A command that has not ended by then never will, on any machine.
+const HUNG: Duration = Duration::from_secs(900);
 
 /// A scratch folder with a small corpus and a config, removed at the end.
 pub struct Scratch {
@@ -62,7 +67,7 @@ impl Scratch {
     }
 
     pub fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().expect("the binary runs")
+        within(HUNG, &mut self.command(args))
     }
 
     /// Runs a command that must succeed; returns its standard output.
@@ -135,4 +140,16 @@ pub fn same(a: &Path, b: &Path) {
 /// The CPU back end as a plugin file.
 pub fn cpu_plugin() -> PathBuf {
     crossweave_tests::built::plugin("crossweave_cpu")
+}
+
+/// Copies a folder with all that is in it.
+pub fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for e in std::fs::read_dir(from).unwrap().flatten() {
+        let to = to.join(e.file_name());
+        match e.file_type().unwrap().is_dir() {
+            true => copy_dir(&e.path(), &to),
+            false => drop(std::fs::copy(e.path(), to).unwrap()),
+        }
+    }
 }

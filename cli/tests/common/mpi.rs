@@ -82,7 +82,7 @@ pub fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
     let began = Instant::now();
     while !ready() {
         assert!(
-            began.elapsed() < Duration::from_secs(120),
+            began.elapsed() < Duration::from_secs(300),
             "{what} took too long"
         );
         std::thread::sleep(Duration::from_millis(20));

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-const SECOND: Duration = Duration::from_secs(20);
+/// What is waited for comes at once; only a hang takes as long.
+const SOON: Duration = Duration::from_secs(120);
 
 fn device() -> Device {
     let host = HostServices::builder().config("cpu.threads", "1").build();
@@ -73,7 +74,7 @@ fn fill(block: &mut Block, seed: u64) {
 fn round_trip(store: &Store, transfers: &[(u64, u64)]) {
     let file = store.file("state", 1 << 20).unwrap();
     for (seed, &(offset, bytes)) in transfers.iter().enumerate() {
-        let mut b = store.pool().take(SECOND).unwrap();
+        let mut b = store.pool().take(SOON).unwrap();
         fill(&mut b, seed as u64);
         let want = b.read().unwrap()[..bytes as usize].to_vec();
         let b = store
@@ -82,7 +83,7 @@ fn round_trip(store: &Store, transfers: &[(u64, u64)]) {
             .wait()
             .unwrap();
         drop(b);
-        let mut b = store.pool().take(SECOND).unwrap();
+        let mut b = store.pool().take(SOON).unwrap();
         b.write().unwrap().fill(0);
         let mut b = store.read(&file, offset, b, bytes).unwrap().wait().unwrap();
         assert!(
@@ -160,7 +161,7 @@ fn short_transfers_eintr_and_eagain_are_never_seen() {
 
 fn fails(store: &Store, write: bool) -> Error {
     let file = store.file("state", 1 << 20).unwrap();
-    let b = store.pool().take(SECOND).unwrap();
+    let b = store.pool().take(SOON).unwrap();
     let t = match write {
         true => store.write(&file, 40_960, b, 50_000),
         false => store.read(&file, 40_960, b, 50_000),
@@ -170,7 +171,7 @@ fn fails(store: &Store, write: bool) -> Error {
     // The engine goes on.
     drop(failed.block);
     for _ in 0..4 {
-        let b = store.pool().take(SECOND).unwrap();
+        let b = store.pool().take(SOON).unwrap();
         store.write(&file, 0, b, 4096).unwrap().wait().unwrap();
     }
     failed.error
@@ -229,7 +230,7 @@ fn a_device_that_is_full_says_so_through_the_real_write_path() {
     for engine in engines() {
         let store = Store::open(dir.path(), &device, Tag::Moment, settings(engine)).unwrap();
         let file = BlockFile::open(full, 1 << 20).unwrap();
-        let b = store.pool().take(SECOND).unwrap();
+        let b = store.pool().take(SOON).unwrap();
         let failed = store
             .write(&file, 0, b, 20_000)
             .unwrap()
@@ -267,7 +268,7 @@ fn a_file_cut_by_somebody_is_an_error() {
     for engine in engines() {
         let store = Store::open(dir.path(), &device, Tag::Moment, settings(engine)).unwrap();
         let file = BlockFile::open(&path, 1 << 20).unwrap();
-        let b = store.pool().take(SECOND).unwrap();
+        let b = store.pool().take(SOON).unwrap();
         let failed = store.read(&file, 0, b, 20_000).unwrap().wait().unwrap_err();
         assert!(
             matches!(failed.error, Error::Ended { .. }),
@@ -287,7 +288,7 @@ fn the_pool_is_bounded_and_an_empty_one_says_so() {
         settings(EngineKind::Threads),
     )
     .unwrap();
-    let held: Vec<Block> = (0..3).map(|_| store.pool().take(SECOND).unwrap()).collect();
+    let held: Vec<Block> = (0..3).map(|_| store.pool().take(SOON).unwrap()).collect();
     assert_eq!(device.memory().host["moment"].now, 3 * 102_400);
     let e = store.pool().take(Duration::from_millis(5)).unwrap_err();
     assert!(
@@ -298,11 +299,11 @@ fn the_pool_is_bounded_and_an_empty_one_says_so() {
     // A ticket nobody waits for gives its block back by itself.
     let file = store.file("state", 1 << 20).unwrap();
     for i in 0..50u64 {
-        let b = store.pool().take(SECOND).unwrap();
+        let b = store.pool().take(SOON).unwrap();
         drop(store.write(&file, i * 4096, b, 4096).unwrap());
     }
     // Lent to a device and back; a handle kept elsewhere is said.
-    let lent = store.pool().take(SECOND).unwrap().lend(&device).unwrap();
+    let lent = store.pool().take(SOON).unwrap().lend(&device).unwrap();
     let stream = device.stream("s", 0).unwrap();
     stream.fill(lent.buffer().unwrap().all(), 0x5a, 1).unwrap();
     let mut b = lent.give_back().unwrap();
@@ -325,7 +326,7 @@ fn requests_and_settings_that_cannot_be_are_refused() {
     .unwrap();
     let file = store.file("state", 8192).unwrap();
     for (offset, bytes) in [(0, 8193), (u64::MAX, 1), (8192, 1)] {
-        let b = store.pool().take(SECOND).unwrap();
+        let b = store.pool().take(SOON).unwrap();
         assert!(matches!(
             store.read(&file, offset, b, bytes),
             Err(Error::Request { .. })
@@ -378,7 +379,7 @@ proptest! {
             let mut tickets = vec![];
             let mut seen = std::collections::BTreeSet::new();
             for &(place, bytes) in round.iter().filter(|p| seen.insert(p.0)) {
-                let mut b = store.pool().take(SECOND).unwrap();
+                let mut b = store.pool().take(SOON).unwrap();
                 fill(&mut b, place * 1000 + bytes);
                 last.insert(place, b.read().unwrap()[..bytes as usize].to_vec());
                 tickets.push(store.write(&file, place * 20_480, b, bytes).unwrap());
@@ -388,7 +389,7 @@ proptest! {
             }
         }
         for (place, want) in last {
-            let b = store.pool().take(SECOND).unwrap();
+            let b = store.pool().take(SOON).unwrap();
             let t = store.read(&file, place * 20_480, b, want.len() as u64).unwrap();
             let mut b = t.wait().unwrap();
             prop_assert!(b.read().unwrap()[..want.len()] == want[..]);
@@ -414,7 +415,7 @@ fn a_store_that_closes_while_its_last_transfer_fails_ends() {
         let settings = settings(engine);
         let store = Store::open_with(dir.path(), &device, Tag::Staging, settings, layer).unwrap();
         let file = store.file("state", 1 << 20).unwrap();
-        let block = || store.pool().take(SECOND).unwrap();
+        let block = || store.pool().take(SOON).unwrap();
         let first = store.write(&file, 0, block(), 4096);
         // The engine is at the first one when it is given the second and closed, and hears of both at once.
         std::thread::sleep(Duration::from_millis(30));
@@ -424,7 +425,7 @@ fn a_store_that_closes_while_its_last_transfer_fails_ends() {
             drop((first, second, file, store));
             tell.send(())
         });
-        told.recv_timeout(SECOND).expect("the store closes");
+        told.recv_timeout(SOON).expect("the store closes");
     }
 }
 
@@ -437,7 +438,7 @@ fn a_store_that_is_nowhere_counts_and_writes_nothing() {
     assert_eq!((store.folder(), store.engine()), (None, "nowhere"));
     let file = store.file("state", 5000).unwrap();
     assert_eq!(file.bytes(), 8192);
-    let block = store.pool().take(SECOND).unwrap();
+    let block = store.pool().take(SOON).unwrap();
     let block = store.write(&file, 0, block, 5000).unwrap().wait().unwrap();
     let block = store.read(&file, 4096, block, 904).unwrap().wait().unwrap();
     let too_far = store.read(&file, 8192, block, 1);

@@ -4,6 +4,7 @@
 use crate::parallel_bugs::bug::{Bug, Where, bug};
 use crate::parallel_bugs::rank::{On, Rank};
 use crossweave_hal::Result;
+use crossweave_tests::system::{Signal, send_to_self};
 use std::alloc::{Layout, handle_alloc_error};
 use std::hint::black_box;
 use std::process::abort;
@@ -203,9 +204,7 @@ fn stack_overflows(r: &mut Rank) -> Result<()> {
 fn aborted_from_outside(r: &mut Rank) -> Result<()> {
     if r.rank == 0 {
         r.let_others_wait();
-        let me = std::process::id().to_string();
-        let mut kill = std::process::Command::new("kill");
-        kill.args(["-ABRT", &me]).status().expect("kill runs");
+        send_to_self(Signal::SIGABRT);
         std::thread::sleep(Duration::from_secs(60));
     }
     // @outside

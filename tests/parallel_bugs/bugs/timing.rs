@@ -6,9 +6,9 @@ use crossweave_hal::Result;
 use std::time::{Duration, Instant};
 
 pub const BUGS: &[Bug] = &[
-    bug!(asleep, 2, Timeout, &[1], &["all_reduce"], &["asleep.0", "asleep.last"], timeout_ms: 3000),
-    bug!(computes_for_ever, 3, Timeout, &[0], &["all_gather"], &["computes.12", "computes.last"], timeout_ms: 3000),
-    bug!(sender_is_late, 2, Timeout, &[0], &["recv"], &["late.1", "late.last"], timeout_ms: 3000),
+    bug!(asleep, 2, Timeout, &[1], &["all_reduce"], &["asleep.0", "asleep.last"], timeout_ms: 5000),
+    bug!(computes_for_ever, 3, Timeout, &[0], &["all_gather"], &["computes.12", "computes.last"], timeout_ms: 5000),
+    bug!(sender_is_late, 2, Timeout, &[0], &["recv"], &["late.1", "late.last"], timeout_ms: 5000),
 ];
 
 /// Long enough that only the timeout can end the others' wait.
