@@ -1,4 +1,4 @@
-//! `cargo xtask COMMAND`: tidy, budget, ci.
+//! `cargo xtask COMMAND`: tidy, budget, ci, bare.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -15,12 +15,14 @@ const USAGE: &str = "cargo xtask COMMAND
   budget   lines per crate
   ci       the gate: fmt, tidy, clippy, system packages, build, tests, documents; words narrow the
            tests (`cargo xtask ci -p crossweave-plan laws`); --keep-going runs what follows a failure
+  bare     both commands of the README in a fresh root of Debian 12, as root (ci/bare; --help says more)
   timed    PROGRAM [ARGS]: a test program with the time of each test, as `ci` runs them";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
+        ["bare", words @ ..] => gate::bare(&root(), words),
         ["help" | "--help" | "-h"] | [_, "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())

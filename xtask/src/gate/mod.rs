@@ -2,6 +2,8 @@
 //! is answered fastest comes first, and a red step of style or lints ends the run.
 
 mod tests_log;
+#[cfg(unix)]
+mod tools;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -70,6 +72,10 @@ struct Gate {
     tidy: fn() -> Result<(), String>,
     required: Option<String>,
     log: Log,
+    /// The `PATH` of the caller, which installs; the steps have that of the declared programs.
+    path: std::ffi::OsString,
+    /// The folder of the declared programs ([`tools`]).
+    tools: Option<PathBuf>,
 }
 
 /// Runs the gate in the checkout at `root`; `tidy` is the command of that name. The closing lines of
@@ -85,13 +91,15 @@ pub fn run(root: &Path, ask: Ask, tidy: fn() -> Result<(), String>) -> Result<()
         tidy,
         required: std::env::var(REQUIRE).ok(),
         log: Log::default(),
+        path: std::env::var_os("PATH").unwrap_or_default(),
+        tools: None,
     };
     let mut times: Vec<(&str, Duration)> = vec![];
     let mut failed = vec![];
     for step in STEPS {
         println!("\n== {}", step.name);
         let begun = Instant::now();
-        let done = (step.run)(&mut gate);
+        let done = gate.take(step);
         times.push((step.name, begun.elapsed()));
         if let Err(why) = done {
             println!("{}: {why}", step.name);
@@ -118,9 +126,33 @@ pub fn run(root: &Path, ask: Ask, tidy: fn() -> Result<(), String>) -> Result<()
 }
 
 impl Gate {
+    /// Runs a step with the declared programs, and fails it where it starts another one.
+    #[cfg(unix)]
+    fn take(&mut self, step: &Step) -> Result<(), String> {
+        // Anew: a step may install.
+        let list = std::fs::read_to_string(self.root.join(tools::LIST));
+        let list = list.map_err(|e| format!("{}: {e}", tools::LIST))?;
+        let folder = tools::Folder::make(&self.root.join("target/tools"), &list, &self.path)?;
+        self.tools = Some(folder.bin());
+        let done = (step.run)(self);
+        let judged = folder.judge();
+        match (done, judged) {
+            (Err(why), Err(also)) => Err(format!("{why}; {also}")),
+            (done, judged) => done.and(judged),
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn take(&mut self, step: &Step) -> Result<(), String> {
+        (step.run)(self)
+    }
+
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.root).stdin(Stdio::null());
+        if let Some(tools) = &self.tools {
+            command.env("PATH", tools);
+        }
         command
     }
 
@@ -160,6 +192,8 @@ impl Gate {
     /// Installs what tests need of the system, and keeps what the last line requires of them.
     fn packages(&mut self) -> Result<(), String> {
         let mut script = self.command("ci/packages");
+        // It installs, with programs of the system that no test may count on.
+        script.env("PATH", &self.path);
         let mut child = script
             .stdout(Stdio::piped())
             .spawn()
@@ -262,6 +296,14 @@ impl Gate {
             .env("RUSTDOCFLAGS", "-D warnings");
         finish(&mut doc)
     }
+}
+
+/// Runs both commands of the README on a bare machine (`ci/bare`, which has the words and says what it does).
+///
+/// # Errors
+/// How the script ended.
+pub fn bare(root: &Path, words: &[&str]) -> Result<(), String> {
+    finish(Command::new("ci/bare").args(words).current_dir(root))
 }
 
 /// Runs a test program and asks it for the time of each test, which is an unstable option of the

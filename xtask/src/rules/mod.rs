@@ -1,6 +1,7 @@
 //! The rules of `tidy`. One file holds one kind; each is a pure function of the tree.
 
 pub mod circles;
+mod clocks;
 mod deps;
 mod docs;
 pub mod equal;
@@ -206,6 +207,12 @@ pub const RULES: &[Rule] = &[
         says: "no `todo!`, `unimplemented!`, `dbg!`",
         place: rust,
         find: shape::unfinished,
+    },
+    Rule {
+        name: "verdicts by a clock",
+        says: "a limit of time in a test is one that only a hang exceeds",
+        place: clocks::place,
+        find: clocks::limits,
     },
     Rule {
         name: "circles of folders",
