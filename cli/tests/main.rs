@@ -43,5 +43,6 @@ mod split;
 mod stopped;
 mod trace;
 mod training;
+mod validation;
 mod vision;
 mod words;

@@ -51,6 +51,8 @@ pub const CONFLICTS: &[Conflict] = &[
         &["data.field=a", "data.jsonl_field=b"]),
     row(&["data.validation", "data.validation_fraction", "data.split"], "give one of data.validation, data.validation_fraction and data.split",
         &["data.validation_fraction=0.1", "data.split=9,1"]),
+    row(&["run.validate_sequences", "run.validate_batches"], "give one of run.validate_sequences and run.validate_batches",
+        &["run.validate_sequences=9", "run.validate_batches=9"]),
     row(&["data.seq_len", "model.n_positions", "model.max_position_embeddings"], "data.seq_len is at most the model's longest sequence",
         &["data.seq_len=1000000"]),
     row(&["data.reset_position_ids", "data.reset_attention_mask"], "data.reset_position_ids needs data.reset_attention_mask",

@@ -559,6 +559,10 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     }
     let width = spec.as_ref().map(|s| s.model().width);
     r.sizes_by_width(&mut s, width.or(given.width));
+    if s.run.validate_sequences.is_some() && s.run.validate_batches.is_some() {
+        let what = "run.validate_batches is given too, and both say how much is read";
+        r.error("run.validate_sequences", what, "remove one of them");
+    }
     match &mut s.data {
         Some(Data::Text(data)) => {
             r.text(data, longest, seed);

@@ -285,8 +285,12 @@ pub struct Run {
     pub dtype: Option<Dtype>,
     /// Steps between validations; 0 = at the end only.
     pub validate_every: u64,
-    /// Micro-batches per rank of one validation.
-    pub validate_batches: u64,
+    /// Most sequences of one validation; `None`: as many as there are, or as `validate_batches` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validate_sequences: Option<u64>,
+    /// The same in batches of `train_batch_size` sequences.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validate_batches: Option<u64>,
     /// Output folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<String>,

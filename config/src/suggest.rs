@@ -99,6 +99,7 @@ const WORDS: &[(&str, &str)] = &[
     ("eval_strategy", "run.validate_every"),
     ("evaluation_strategy", "run.validate_every"),
     ("eval_interval", "run.validate_every"),
+    ("max_eval_samples", "run.validate_sequences"),
     ("max_eval_batches", "run.validate_batches"),
     ("eval_iters", "run.validate_batches"),
     ("logging_steps", "run.log_every"),

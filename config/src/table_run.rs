@@ -117,11 +117,19 @@ const RUN: Table = Table {
             "steps between validations; 0 = only at the end, if there is validation data",
         ),
         int(
+            "validate_sequences",
+            1,
+            "",
+            "most sequences of one validation, the first of the set; absent = all of them, each once",
+        )
+        .auto(),
+        int(
             "validate_batches",
             1,
-            "8",
-            "micro-batches per rank of one validation",
-        ),
+            "",
+            "the same in batches of train_batch_size sequences; which sequences these are then depends on the batch",
+        )
+        .auto(),
         text(
             "out",
             "",

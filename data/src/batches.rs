@@ -62,6 +62,8 @@ pub trait SequenceSource: Send + Sync {
     fn counted(&self, _sequence: u64) -> Result<u64> {
         Ok(self.row_len() as u64 - 1)
     }
+    /// Takes out of a row that was read what the row itself says is to be predicted, beside its labels.
+    fn silence(&self, _row: &mut [u32]) {}
     /// What the user should know.
     fn remarks(&self) -> Vec<Remark> {
         vec![]
@@ -165,7 +167,18 @@ pub struct Batches {
     micro: u64,
     /// Sequences of each rank's micro-batch, where they are not `micro`.
     rows: Option<Arc<[u64]>>,
-    wrap: Option<u64>,
+    end: End,
+}
+
+/// What follows the last row.
+#[derive(Clone, Copy)]
+enum End {
+    /// Whatever the source has.
+    Open,
+    /// The first of so many rows.
+    Again(u64),
+    /// Behind so many rows, rows of which no prediction counts.
+    Blank(u64),
 }
 
 impl Batches {
@@ -204,20 +217,24 @@ impl Batches {
         if global_batch < ranks {
             return few(global_batch, "in a global batch");
         }
-        Self::new(source, shape, None)
+        Self::new(source, shape, End::Open)
     }
 
-    /// Batches to evaluate on: past the last row they begin again, so a small set fills any global batch, alike on any
-    /// number of ranks.
+    /// Batches to evaluate on: the first `most` rows, each of them once. What they leave of the last global batch is filled with rows of
+    /// which no prediction counts, so that the mean over what counts is the same for every global batch and division.
     ///
     /// # Errors
     /// A global batch that does not divide.
-    pub fn evaluation(source: Arc<dyn SequenceSource>, shape: BatchShape) -> Result<Self> {
-        let rows = source.sequences().max(1);
-        Self::new(source, shape, Some(rows))
+    pub fn evaluation(
+        source: Arc<dyn SequenceSource>,
+        shape: BatchShape,
+        most: u64,
+    ) -> Result<Self> {
+        let rows = source.sequences().min(most);
+        Self::new(source, shape, End::Blank(rows))
     }
 
-    fn new(source: Arc<dyn SequenceSource>, shape: BatchShape, wrap: Option<u64>) -> Result<Self> {
+    fn new(source: Arc<dyn SequenceSource>, shape: BatchShape, end: End) -> Result<Self> {
         let BatchShape {
             global_batch,
             ranks,
@@ -237,7 +254,7 @@ impl Batches {
             shape,
             micro: global_batch / unit,
             rows: None,
-            wrap,
+            end,
         })
     }
 
@@ -248,8 +265,8 @@ impl Batches {
 
     /// The same batches, begun again behind the last row.
     pub fn repeating(self) -> Self {
-        let wrap = Some(self.source.sequences().max(1));
-        Self { wrap, ..self }
+        let end = End::Again(self.source.sequences().max(1));
+        Self { end, ..self }
     }
 
     /// The same global batches in uneven shares: rank `r` takes micro-batches of `rows[r]` sequences.
@@ -290,12 +307,26 @@ impl Batches {
         self.source.row_len()
     }
 
-    /// Steps that see every row of the source at least once.
+    /// Rows that one pass sees.
+    pub fn used(&self) -> u64 {
+        match self.end {
+            End::Open => self.source.sequences(),
+            End::Again(rows) | End::Blank(rows) => rows,
+        }
+    }
+
+    /// Steps that see each of [`Batches::used`] rows.
     pub fn full_pass(&self) -> u64 {
-        self.source
-            .sequences()
-            .div_ceil(self.shape.global_batch)
-            .max(1)
+        self.used().div_ceil(self.shape.global_batch).max(1)
+    }
+
+    /// Whether no prediction of micro-batch `micro` of `step` counts, whichever rank reads it.
+    pub fn is_blank(&self, step: u64, micro: u64) -> bool {
+        let before = step.saturating_mul(self.shape.global_batch);
+        (0..self.shape.ranks).all(|r| {
+            let first = before.saturating_add(self.first_of(r, micro));
+            self.number(first).is_none()
+        })
     }
 
     /// Micro-batch `micro` of `rank` in the global batch that follows `consumed` sequences.
@@ -322,15 +353,24 @@ impl Batches {
         let (rows, columns) = (self.micro_batch(rank) as usize, self.source.row_len());
         let mut tokens = vec![0; rows * columns];
         let each = columns - 1;
-        let mut labels = self.source.labelled().then(|| vec![0; rows * each]);
+        let numbers: Vec<Option<u64>> = (0..rows as u64)
+            .map(|i| self.number(first.saturating_add(i)))
+            .collect();
+        let labelled = self.source.labelled() || numbers.contains(&None);
+        let mut labels = labelled.then(|| vec![IGNORED; rows * each]);
         let mut images = vec![];
         for (i, row) in tokens.chunks_exact_mut(columns).enumerate() {
-            let sequence = self.number(first.saturating_add(i as u64));
+            // A row that does not count is still a row that the model can read.
+            let sequence = numbers[i].unwrap_or(0);
             self.source.read(sequence, row)?;
             self.source.images(sequence, &mut images)?;
-            if let Some(labels) = &mut labels {
-                let out = &mut labels[i * each..(i + 1) * each];
-                self.source.labels(sequence, row, out)?;
+            match &mut labels {
+                _ if numbers[i].is_none() => self.source.silence(row),
+                Some(labels) => {
+                    let out = &mut labels[i * each..(i + 1) * each];
+                    self.source.labels(sequence, row, out)?;
+                }
+                None => {}
             }
         }
         Ok(TokenBatch {
@@ -342,8 +382,13 @@ impl Batches {
         })
     }
 
-    fn number(&self, sequence: u64) -> u64 {
-        self.wrap.map_or(sequence, |n| sequence % n)
+    /// Number in the source of a sequence; `None` where it does not count.
+    fn number(&self, sequence: u64) -> Option<u64> {
+        match self.end {
+            End::Open => Some(sequence),
+            End::Again(rows) => Some(sequence % rows),
+            End::Blank(rows) => Some(sequence).filter(|s| *s < rows),
+        }
     }
 
     /// Whether some predictions do not count.
@@ -363,7 +408,8 @@ impl Batches {
     pub fn counted(&self, steps: std::ops::Range<u64>) -> Result<u64> {
         let g = self.shape.global_batch;
         let all = steps.start.saturating_mul(g)..steps.end.saturating_mul(g);
-        all.map(|s| self.source.counted(self.number(s))).sum()
+        let rows = all.map_while(|s| self.number(s));
+        rows.map(|row| self.source.counted(row)).sum()
     }
 
     /// [`Batches::after`] for a run that had this global batch from its first step: `step` counts from 0.
@@ -378,6 +424,7 @@ impl Batches {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// Row `i` is `[i, i, i]`.
     struct Count(u64);
@@ -524,21 +571,39 @@ mod tests {
         }
     }
 
-    #[test]
-    fn evaluation_begins_again() {
-        let shape = BatchShape {
-            global_batch: 4,
-            ranks: 4,
-            accumulation: 1,
-        };
-        let batches = Batches::evaluation(Arc::new(Count(3)), shape).unwrap();
-        assert_eq!(batches.full_pass(), 1);
-        assert_eq!(step(&batches, 0), [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 0, 0]);
-        assert_eq!(
-            Batches::evaluation(Arc::new(Count(9)), shape)
-                .unwrap()
-                .full_pass(),
-            3
-        );
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn evaluation_reads_each_row_once_whatever_the_division(
+            (rows, most) in (1u64..40, 1u64..60),
+            (ranks, accumulation, micro) in (1u64..5, 1u64..4, 1u64..6),
+        ) {
+            let global_batch = micro * ranks * accumulation;
+            let shape = BatchShape { global_batch, ranks, accumulation };
+            let mut batches = Batches::evaluation(Arc::new(Count(rows)), shape, most).unwrap();
+            if micro > 1 && ranks > 1 {
+                let mut shares = vec![micro; ranks as usize];
+                (shares[0], shares[1]) = (2 * micro - 1, 1);
+                batches = batches.divided(&shares).unwrap();
+            }
+            let (mut seen, used) = (vec![], rows.min(most));
+            prop_assert_eq!(batches.used(), used);
+            for (s, m) in (0..batches.full_pass()).flat_map(|s| (0..accumulation).map(move |m| (s, m))) {
+                let before = seen.len();
+                for r in 0..ranks {
+                    let b = batches.at_step(s, r, m).unwrap();
+                    for (row, labels) in b.tokens.chunks(3).zip(b.labels().chunks(2)) {
+                        if labels != [IGNORED; 2] {
+                            prop_assert_eq!(labels, [row[1] as i32; 2]);
+                            seen.push(u64::from(row[0]));
+                        }
+                    }
+                }
+                prop_assert_eq!(seen.len() == before, batches.is_blank(s, m));
+            }
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..used).collect::<Vec<_>>());
+            prop_assert_eq!(batches.counted(0..batches.full_pass()).unwrap(), 2 * used);
+        }
     }
 }

@@ -582,15 +582,15 @@ impl Side {
                     }
                     Order::Sequential => {
                         let rows = each(&[])?;
-                        let all = rows.iter().map(|r| r.sequences()).sum();
-                        (Blend::new(&weights, all, key)?, rows)
+                        let all: Vec<u64> = rows.iter().map(|r| r.sequences()).collect();
+                        (Blend::once(&weights, &all, key)?, rows)
                     }
                 };
                 let names = parts.iter().map(|(_, p)| p.key().to_string());
                 Arc::new(Mixture {
                     blend,
                     parts: rows,
-                    wrap: order == Order::Sequential,
+                    once: order == Order::Sequential,
                     names: names.zip(shares(&weights)).collect(),
                     key: key.clone(),
                 })

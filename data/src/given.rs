@@ -278,6 +278,12 @@ impl SequenceSource for GivenTokens {
         })
     }
 
+    fn silence(&self, row: &mut [u32]) {
+        if let Some(columns) = self.columns() {
+            columns.silence(row);
+        }
+    }
+
     fn counted(&self, sequence: u64) -> Result<u64> {
         let all = self.row - 1;
         Ok(match self.labels {

@@ -55,15 +55,48 @@ impl Blend {
             let reason = format!("{samples} samples of a mixture; 2^32 is the most");
             return Err(DataError::setting(key, reason, "run fewer steps"));
         }
-        let shares = shares(weights);
-        let mut counts = vec![0u64; weights.len()];
-        let (mut source, mut index) = (Vec::new(), Vec::new());
-        source.reserve_exact(samples as usize);
-        index.reserve_exact(samples as usize);
+        let mut blend = Blend {
+            source: vec![],
+            index: vec![],
+            counts: vec![0; weights.len()],
+        };
+        blend.source.reserve_exact(samples as usize);
+        blend.index.reserve_exact(samples as usize);
+        let all: Vec<usize> = (0..weights.len()).collect();
+        blend.draw(&all, weights, samples, None);
+        Ok(blend)
+    }
+
+    /// All `rows` of each source once: by the weights while every source has some left, then by the weights of those that have.
+    ///
+    /// # Errors
+    /// As [`Blend::new`].
+    pub(crate) fn once(weights: &[f64], rows: &[u64], key: &str) -> Result<Blend> {
+        let all = rows.iter().fold(0u64, |a, n| a.saturating_add(*n));
+        if all > u64::from(u32::MAX) {
+            let reason = format!("{all} samples of a mixture; 2^32 is the most");
+            return Err(DataError::setting(key, reason, "give fewer files"));
+        }
+        let mut blend = Blend::new(weights, 0, key)?;
+        loop {
+            let left = |s: &usize| blend.counts[*s] < rows[*s];
+            let sources: Vec<usize> = (0..rows.len()).filter(left).collect();
+            if sources.is_empty() {
+                return Ok(blend);
+            }
+            blend.draw(&sources, weights, all, Some(rows));
+        }
+    }
+
+    /// Adds `samples` samples of some sources by their weights, or fewer where one of them comes to the end of its rows.
+    fn draw(&mut self, of: &[usize], weights: &[f64], samples: u64, rows: Option<&[u64]>) {
+        let weights: Vec<f64> = of.iter().map(|s| weights[*s]).collect();
+        let shares = shares(&weights);
+        let mut given = vec![0u64; of.len()];
         // Tijdeman's bound on how far a source may be from its part.
-        let slack = 1.0 / (2.0 * (weights.len() as f64) - 2.0).max(1.0);
+        let slack = 1.0 / (2.0 * (of.len() as f64) - 2.0).max(1.0);
         for n in 1..=samples {
-            let lag = |s: usize| shares[s] * n as f64 - counts[s] as f64;
+            let lag = |s: usize| shares[s] * n as f64 - given[s] as f64;
             // Of the sources that may be given a sample already, the one that must have it soonest.
             let due = |s: usize| (1.0 - slack - lag(s)) / shares[s];
             let mut next: Option<(f64, usize)> = None;
@@ -77,15 +110,15 @@ impl Blend {
                 || (0..shares.len()).fold(0, |a, b| if lag(b) > lag(a) { b } else { a }),
                 |(_, s)| s,
             );
-            source.push(s as u16);
-            index.push(counts[s] as u32);
-            counts[s] += 1;
+            given[s] += 1;
+            let source = of[s];
+            self.source.push(source as u16);
+            self.index.push(self.counts[source] as u32);
+            self.counts[source] += 1;
+            if rows.is_some_and(|rows| self.counts[source] == rows[source]) {
+                return;
+            }
         }
-        Ok(Blend {
-            source,
-            index,
-            counts,
-        })
     }
 
     /// Samples that each source gives.
@@ -107,8 +140,8 @@ impl Blend {
 pub(crate) struct Mixture {
     pub(crate) blend: Blend,
     pub(crate) parts: Vec<Arc<dyn SequenceSource>>,
-    /// For validation each source begins again behind its last row.
-    pub(crate) wrap: bool,
+    /// Each row of every source is a sample once, as in a validation set.
+    pub(crate) once: bool,
     /// What is to be said of the sources: their keys, names and weights as parts of one.
     pub(crate) names: Vec<(String, f64)>,
     pub(crate) key: String,
@@ -124,10 +157,6 @@ impl Mixture {
                 format!("sample {sample} of the mixture does not exist"),
                 "run no more steps than the run was started for",
             ));
-        };
-        let i = match self.wrap {
-            true => i % part.sequences().max(1),
-            false => i,
         };
         Ok((&**part, i))
     }
@@ -169,7 +198,7 @@ impl SequenceSource for Mixture {
             .iter()
             .zip(self.names.iter().zip(&self.blend.counts))
         {
-            if !self.wrap {
+            if !self.once {
                 let passes = *count as f64 / part.sequences().max(1) as f64;
                 all.push(Remark::Note(format!(
                     "{name}: {:.2} % of the samples, {count} of {total}, {passes:.2} epochs",
@@ -224,6 +253,24 @@ mod tests {
     fn a_longer_run_begins_like_a_shorter_one() {
         let weights = [5.0, 0.01, 2.5, 2.49];
         assert_eq!(order(&weights, 300), order(&weights, 5000)[..300]);
+    }
+
+    #[test]
+    fn a_set_gives_each_row_once_and_follows_the_weights_while_it_can() {
+        let rows = [3, 40, 0, 7];
+        let weights = [3.0, 1.0, 5.0, 1.0];
+        let blend = Blend::once(&weights, &rows, "data.validation").unwrap();
+        assert_eq!(blend.counts(), rows);
+        let mut each = vec![0; 4];
+        for (s, i) in (0..50).map(|n| blend.at(n).unwrap()) {
+            assert_eq!(i, each[s]);
+            each[s] += 1;
+        }
+        assert_eq!(each, rows);
+        // Without the empty source the first runs out when it has given three of five.
+        assert_eq!(blend.source[..5].iter().filter(|s| **s == 0).count(), 3);
+        assert_eq!(blend.at(50), None);
+        assert!(Blend::once(&weights, &[u64::MAX; 4], "k").is_err());
     }
 
     #[test]

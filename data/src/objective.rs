@@ -425,6 +425,12 @@ impl SequenceSource for Corrupted {
         } as u64)
     }
 
+    fn silence(&self, row: &mut [u32]) {
+        if let Some(columns) = self.task.columns(self.len) {
+            columns.silence(row);
+        }
+    }
+
     fn remarks(&self) -> Vec<Remark> {
         self.inner.remarks()
     }

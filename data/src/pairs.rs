@@ -41,6 +41,12 @@ impl Columns {
             Columns::Pair(pair) => WORDS + 2 * pair.tokens,
         }
     }
+    /// Takes the answer of a pair out of its row.
+    pub(crate) fn silence(self, row: &mut [u32]) {
+        if let (Columns::Pair(_), Some(answer)) = (self, row.first_mut()) {
+            *answer = IGNORED as u32;
+        }
+    }
     /// Tokens of the longest text that a model reads.
     pub fn longest(self) -> usize {
         match self {

@@ -181,8 +181,8 @@ fn validation_is_held_back_whichever_way_it_is_asked_for() {
     let valid = corpus.validation(SEQ).unwrap().unwrap();
     assert_eq!(valid.sequences(), 199 / SEQ as u64);
     // Validation reads its documents from the first on, and four ranks evaluate what one does.
-    let one = Batches::evaluation(valid.clone(), shape(8, 1, 1)).unwrap();
-    let four = Batches::evaluation(valid, shape(8, 4, 2)).unwrap();
+    let one = Batches::evaluation(valid.clone(), shape(8, 1, 1), u64::MAX).unwrap();
+    let four = Batches::evaluation(valid, shape(8, 4, 2), u64::MAX).unwrap();
     assert_eq!(
         one.after(0, 0, 0).unwrap().tokens[..SEQ],
         (1..=SEQ as u32).collect::<Vec<_>>()

@@ -170,7 +170,7 @@ fn any_ranks_and_any_restart_go_on_sample_for_sample() {
 }
 
 #[test]
-fn validation_is_mixed_alike() {
+fn validation_reads_each_row_once_and_mixes_them_while_it_can() {
     let f = Fixture::new(&[("a.txt", 2000), ("b.txt", 400)]);
     let parts = [("a.txt", 1.0), ("b.txt", 1.0)];
     let held = DataSpec {
@@ -186,11 +186,13 @@ fn validation_is_mixed_alike() {
         validation: Validation::Source(f.spec(&parts).train),
         ..f.spec(&[("a.txt", 1.0)])
     };
-    for corpus in [corpus, f.open(&own).unwrap()] {
+    for (corpus, [a, b]) in [(corpus, [500, 100]), (f.open(&own).unwrap(), [2000, 400])] {
         let rows = corpus.validation(SEQ).unwrap().unwrap();
         let letters: Vec<u32> = (0..rows.sequences()).map(|i| row(&rows, i)[0]).collect();
-        let of_b = letters.iter().filter(|l| **l == u32::from(b'b')).count();
-        assert_eq!(of_b, letters.len() / 2, "{letters:?}");
+        let of_b = |some: &[u32]| some.iter().filter(|l| **l == u32::from(b'b')).count();
+        let [a, b] = [a, b].map(|tokens| (tokens - 1) / SEQ);
+        assert_eq!((letters.len(), of_b(&letters)), (a + b, b), "{letters:?}");
+        assert_eq!(of_b(&letters[..2 * b]), b, "{letters:?}");
         assert!(rows.remarks().is_empty());
     }
 }

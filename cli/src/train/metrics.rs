@@ -49,7 +49,7 @@ fn is_not_finite(x: &f64) -> bool {
 pub struct ValRecord {
     /// Step it ran after.
     pub step: u64,
-    /// Mean cross-entropy of the held-out batches.
+    /// Mean cross-entropy over the predictions of the sequences held back that count; nats per token.
     pub val_loss: f64,
 }
 

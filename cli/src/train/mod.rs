@@ -30,6 +30,7 @@ mod table;
 mod threads;
 mod trace;
 mod units;
+mod validation;
 
 use crate::args::TrainArgs;
 use crate::error::{CliError, HOST_ROOM, Result};

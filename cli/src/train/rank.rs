@@ -371,12 +371,12 @@ impl Walk<'_> {
         )
     }
 
-    /// Mean loss of the held-out batches, the same on any number of ranks. Every step has been settled.
+    /// Mean loss of the sequences held back, the same for every batch and layout. Every step has been settled.
     fn validate(&mut self, done: u64) -> Result<()> {
-        let Some((batches, count)) = &self.job.validation else {
+        let Some(batches) = &self.job.validation else {
             return Ok(());
         };
-        let shape = batches.shape();
+        let (shape, steps) = (batches.shape(), batches.full_pass());
         let spec = self.trainer.spec();
         let (own, most) = (spec.own_replicas(), spec.most_replicas());
         let mut local = vec![];
@@ -384,21 +384,22 @@ impl Walk<'_> {
             // A rank with fewer shards than others evaluates one again, because units are gathered by all ranks together.
             let replica = (own.start + k).min(own.end - 1);
             let mut sum = 0.0;
-            for step in 0..*count {
-                for m in 0..shape.accumulation {
+            for step in 0..steps {
+                for m in (0..shape.accumulation).filter(|m| !batches.is_blank(step, *m)) {
                     let ids = Ids::new(batches.at_step(step, u64::from(replica), m)?, 0);
                     sum += self.trainer.evaluate(&ids.micro_batch())?;
                 }
             }
-            local.push(sum / (count * shape.accumulation) as f64);
+            local.push(sum / (steps * shape.accumulation) as f64);
         }
         local.truncate(own.len());
-        let mut val_loss = self.trainer.mean_over_replicas(&local)?;
-        if batches.labelled() {
-            // Those were means over all predictions, of which some do not count.
-            let counted = batches.counted(0..*count)?;
-            val_loss *= (count * self.job.tokens_per_step()) as f64 / counted as f64;
-        }
+        let mean = self.trainer.mean_over_replicas(&local)?;
+        // Those were means over all predictions, of which some do not count. Every row kept has one that does.
+        let (counted, all) = (
+            batches.counted(0..steps)?,
+            steps * self.job.tokens_per_step(),
+        );
+        let val_loss = mean * (all as f64 / counted as f64);
         if let Some(w) = &mut self.writer {
             w.metrics.write(&ValRecord {
                 step: done,

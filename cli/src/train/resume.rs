@@ -41,7 +41,7 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 43] = [
+const FREE: [&str; 44] = [
     "collectives",
     "checkpoint",
     "run.dtype",
@@ -54,6 +54,7 @@ const FREE: [&str; 43] = [
     "run.checkpoint_every",
     "run.keep_last",
     "run.validate_every",
+    "run.validate_sequences",
     "run.validate_batches",
     "run.generate",
     "run.tensorboard",

@@ -10,6 +10,7 @@ use super::resume::{self, Resume};
 use super::specs::{precision, zero_spec};
 use super::trace::TraceSpec;
 use super::units::{dry_runs, units};
+use super::validation;
 use crate::args::TrainArgs;
 use crate::backend;
 use crate::error::{CliError, Result};
@@ -58,8 +59,8 @@ pub struct Job {
     pub data: DataSpec,
     /// Training batches.
     pub batches: Batches,
-    /// Validation batches and how many a validation takes.
-    pub validation: Option<(Batches, u64)>,
+    /// Validation batches.
+    pub validation: Option<Batches>,
     /// Host services of the back ends.
     pub host: HostServices,
     /// Sizes found in the dry runs, by the place on `mesh.tp` and the sequences of a micro-batch: those of rank 0 and even shares first.
@@ -281,14 +282,8 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
             shape.global_batch
         )));
     }
-    let validation = match corpus.validation(sample as usize)? {
-        Some(rows) => {
-            let b = Batches::evaluation(rows, shape)?;
-            let count = resolved.settings.run.validate_batches.min(b.full_pass());
-            Some((b, count))
-        }
-        None => None,
-    };
+    let (validation, said) = validation::open(&corpus, &resolved, sample, shape)?.unzip();
+    remarks.extend(said);
     let resume = match resume_from {
         Some(dir) => resume::find(dir, &resolved, &corpus, &source, steps)?,
         None => Resume::fresh(),
@@ -499,7 +494,7 @@ impl Job {
             }
         }
         self.batches = self.batches.clone().divided(&rows)?;
-        if let Some((batches, _)) = &mut self.validation {
+        if let Some(batches) = &mut self.validation {
             *batches = batches.clone().divided(&rows)?;
         }
         self.rows = Some(rows);

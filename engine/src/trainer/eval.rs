@@ -11,7 +11,7 @@ use crossweave_mesh::Axis;
 use crossweave_plan::Lane;
 use crossweave_planner as planner;
 use crossweave_tensor::{
-    Batch, Decompositions, Env, GradSink, Images, Keep, KernelCache, Run, Tensor,
+    Batch, Decompositions, Env, GradSink, IGNORED, Images, Keep, KernelCache, Run, Tensor,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -212,7 +212,9 @@ impl Trainer {
                     .map(|i| words(&mut i.places(tokens, t), &rows))
                     .transpose()?,
                 targets: targets.map(up).transpose()?,
-                ignores: self.spec.labelled,
+                // A batch that is filled up holds some whatever the training data hold.
+                ignores: self.spec.labelled
+                    || targets.is_some_and(|t| t.contains(&(IGNORED as i32))),
                 segments: attention
                     .map(|d| words(&mut d.lengths(tokens, t), &lengths))
                     .transpose()?,

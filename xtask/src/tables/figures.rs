@@ -51,7 +51,7 @@ pub const CIRCLES: &[Entry] = &[
 /// Code lines of crates.
 #[rustfmt::skip]
 pub const CRATE_LINES: &[Entry] = &[
-    Entry { place: "crossweave", ceiling: 16800, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
+    Entry { place: "crossweave", ceiling: 17000, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
     Entry { place: "crossweave-backend-ascend", ceiling: 3300, why: "a run time, operators, fused ones among them, and collectives of one vendor, each declared by hand" },
     Entry { place: "crossweave-backend-cpu", ceiling: 12000, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3250, why: "every collective with its checks, which the CPU back end repeats" },
@@ -61,7 +61,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-collectives", ceiling: 4250, why: "compositions, plans and their verification for every collective" },
     Entry { place: "crossweave-config", ceiling: 8000, why: "one row of tables for each key of the config, with checks and docs" },
     Entry { place: "crossweave-conform", ceiling: 18750, why: "one case for each duty of a plugin, and the references in double precision" },
-    Entry { place: "crossweave-data", ceiling: 6400, why: "every form in which people keep corpora, pairs of texts too, and what keeps a hostile one from filling the memory" },
+    Entry { place: "crossweave-data", ceiling: 6600, why: "every form in which people keep corpora, pairs of texts too, and what keeps a hostile one from filling the memory" },
     Entry { place: "crossweave-engine", ceiling: 3350, why: "the walk, blocks, set-up, evaluation over ranks and stages, and what a run is watched by" },
     Entry { place: "crossweave-family", ceiling: 3700, why: "one file of at most 120 lines for each family, and which models can be cut over ranks" },
     Entry { place: "crossweave-gpu", ceiling: 4800, why: "all that back ends of GPUs have in common, products by cuBLASLt's interface and collectives by NCCL's included" },
@@ -89,7 +89,7 @@ pub const FIELDS: &[Entry] = &[
     Entry { place: "cli/src/estimate/args.rs: EstimateArgs", ceiling: 25, why: "one field for each flag of the verb" },
     Entry { place: "cli/src/estimate/mod.rs: Job", ceiling: 22, why: "one field for each input of the formulas" },
     Entry { place: "cli/src/train/setup.rs: Job", ceiling: 22, why: "everything that ranks share; it becomes the library's trainer" },
-    Entry { place: "config/src/settings.rs: Run", ceiling: 24, why: "one field for each key of the section" },
+    Entry { place: "config/src/settings.rs: Run", ceiling: 25, why: "one field for each key of the section" },
     Entry { place: "config/src/settings.rs: Settings", ceiling: 26, why: "one field for each section and top-level key" },
     Entry { place: "config/src/settings.rs: Zero", ceiling: 23, why: "one field for each key of zero_optimization" },
     Entry { place: "config/src/settings_data.rs: TextData", ceiling: 26, why: "one field for each key of the section" },
