@@ -88,27 +88,60 @@ fn base_folder(dir: &Path, config: &Value) -> Result<PathBuf> {
     })
 }
 
-/// Keys that say nothing about the sum that an adapter computes.
-const HARMLESS: [&str; 18] = [
-    "alora_invocation_tokens",
-    "auto_mapping",
-    "base_model_name_or_path",
-    "ensure_weight_tying",
-    "fan_in_fan_out",
-    "inference_mode",
-    "layers_pattern",
-    "lora_alpha",
-    "lora_dropout",
-    "megatron_core",
-    "peft_type",
-    "peft_version",
-    "qalora_group_size",
-    "r",
-    "revision",
-    "target_modules",
-    "task_type",
-    "use_rslora",
-];
+/// Whether a value of a key leaves what PEFT computes as it is, or is read by [`lora_of`]. `tests/oracles/peft_cases.py` holds all keys of PEFT's
+/// `LoraConfig`, with values that change it and values that do not.
+fn is_neutral(key: &str, v: &Value) -> bool {
+    let unset = v.is_null();
+    let off = unset || *v == Value::Bool(false);
+    let empty = match v {
+        Value::Array(a) => a.is_empty(),
+        Value::Object(o) => o.is_empty(),
+        _ => unset,
+    };
+    match key {
+        "r" | "lora_alpha" | "lora_dropout" | "peft_type" | "target_modules" => true,
+        "auto_mapping"
+        | "base_model_name_or_path"
+        | "inference_mode"
+        | "peft_version"
+        | "revision"
+        | "task_type" => true,
+        // PEFT corrects it by the layer.
+        "fan_in_fan_out" => true,
+        // Read only beside keys that are refused.
+        "megatron_core" | "qalora_group_size" => true,
+        // How weights begin, which are in the folder.
+        "corda_config" | "eva_config" | "loftq_config" | "lora_ga_config" | "runtime_config" => {
+            true
+        }
+        // Other ways to begin change the model under the adapter.
+        "init_lora_weights" => {
+            unset || v.is_boolean() || ["eva", "gaussian", "orthogonal"].iter().any(|w| v == w)
+        }
+        "bias" => unset || v == "none",
+        "use_rslora" => unset || v.is_boolean(),
+        "ensure_weight_tying" | "lora_bias" | "use_dora" | "use_qalora" => off,
+        "alora_invocation_tokens"
+        | "alpha_pattern"
+        | "exclude_modules"
+        | "layer_replication"
+        | "layers_pattern"
+        | "layers_to_transform"
+        | "megatron_config"
+        | "modules_to_save"
+        | "rank_pattern"
+        | "target_parameters" => empty,
+        // Of these an empty value is one, with PEFT's defaults.
+        "arrow_config"
+        | "kasa_config"
+        | "monteclora_config"
+        | "trainable_token_indices"
+        | "use_bdlora"
+        | "velora_config" => unset,
+        // Keys of a later PEFT.
+        _ => off || empty,
+    }
+}
 
 /// The adapters that an `adapter_config.json` describes.
 ///
@@ -125,20 +158,7 @@ pub fn lora_of(file: &Path, c: &Value) -> Result<Lora> {
     }
     let again = "merge the adapter into its model with PEFT, and give the merged model";
     for (key, v) in c.as_object().into_iter().flatten() {
-        let off = match v {
-            Value::Null | Value::Bool(false) => true,
-            Value::Object(o) => o.is_empty(),
-            Value::Array(a) => a.is_empty(),
-            Value::String(s) => match &**key {
-                "bias" => s == "none",
-                // Others begin by changing the model itself.
-                "init_lora_weights" => s == "gaussian",
-                _ => false,
-            },
-            Value::Bool(true) => key == "init_lora_weights",
-            Value::Number(_) => false,
-        };
-        if !off && !HARMLESS.contains(&&**key) {
+        if !is_neutral(key, v) {
             return Err(refuse(key, format!("{v} is not available"), again));
         }
     }
@@ -184,9 +204,9 @@ pub fn lora_of(file: &Path, c: &Value) -> Result<Lora> {
 }
 
 fn pattern_or_all(text: &str) -> Targets {
-    match text {
-        "all-linear" => Targets::AllLinear,
-        pattern => Targets::Pattern(pattern.to_string()),
+    match text.eq_ignore_ascii_case("all-linear") {
+        true => Targets::AllLinear,
+        false => Targets::Pattern(text.to_string()),
     }
 }
 

@@ -422,3 +422,81 @@ fn damaged_and_foreign_adapter_folders_are_refused_by_name() {
         &[],
     );
 }
+
+/// Each key of PEFT's `LoraConfig` at values that are not its defaults gives PEFT's losses, or is refused by name.
+#[test]
+fn every_option_of_an_adapter_gives_pefts_losses_or_is_refused_by_name() {
+    let s = Scratch::new();
+    let case = adapters().remove(0);
+    let top = case.join("../..");
+    let cases = open_json(&top.join("adapter_options.json"))["cases"].clone();
+    let base = top.join("gpt2-tied");
+    s.write(
+        "t.json",
+        json!({
+            "model": {"hf": "adapter"},
+            "data": {"tokens": base.join("train.safetensors"), "key": "input_ids"},
+            "optimizer": {"type": "SGD", "params": {"lr": 0.5}},
+            "run": {"steps": 6, "threads_per_rank": 1, "generate": {"tokens": 0}},
+        })
+        .to_string(),
+    );
+    std::fs::create_dir(s.path("adapter")).unwrap();
+    let weights = "adapter/adapter_model.safetensors";
+    std::fs::copy(case.join(weights), s.path(weights)).unwrap();
+    let mut config = open_json(&case.join("adapter/adapter_config.json"));
+    config["base_model_name_or_path"] = json!(base.join("model"));
+    let (mut taken, mut refused) = (vec![], 0);
+    for case in cases.as_array().unwrap() {
+        let mut config = config.clone();
+        let key = case["key"].as_str().unwrap_or("nothing");
+        if key != "nothing" {
+            config[key] = case["value"].clone();
+        }
+        s.write("adapter/adapter_config.json", config.to_string());
+        let done = s.run(&["train", "t.json", "--out", "out"]);
+        let said = String::from_utf8_lossy(&done.stderr);
+        let what = format!("{key} = {}", case["value"]);
+        if !done.status.success() {
+            let by_name = format!("adapter_config.json: {key}: ");
+            // The matrices in the folder are held to these two.
+            let by_weights = ["r", "target_modules"].contains(&key)
+                && said.contains("adapter_model.safetensors: ");
+            assert!(said.contains(&by_name) || by_weights, "{what}: {said}");
+            refused += 1;
+            continue;
+        }
+        let ours = losses(&s.path("out"));
+        std::fs::remove_dir_all(s.path("out")).unwrap();
+        taken.push(key.to_string());
+        if case["drawn"] == true {
+            continue;
+        }
+        let theirs = case["losses"].as_array();
+        let theirs: Vec<f64> =
+            theirs.map_or(vec![], |a| a.iter().filter_map(Value::as_f64).collect());
+        assert_eq!(ours.len(), theirs.len(), "{what}: PEFT {}", case["error"]);
+        for (a, b) in ours.iter().zip(&theirs) {
+            assert!((a - b).abs() <= 1e-4, "{what}: {a} against {b}");
+        }
+    }
+    taken.dedup();
+    for key in [
+        "nothing",
+        "auto_mapping",
+        "eva_config",
+        "exclude_modules",
+        "fan_in_fan_out",
+        "init_lora_weights",
+        "lora_alpha",
+        "lora_dropout",
+        "megatron_core",
+        "modules_to_save",
+        "qalora_group_size",
+        "task_type",
+        "use_rslora",
+    ] {
+        assert!(taken.iter().any(|k| k == key), "{key} is refused");
+    }
+    assert!(refused > 30, "{refused}");
+}

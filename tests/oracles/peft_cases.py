@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
 """Make, or check, the adapters beside this file with PEFT and PyTorch in float64.
 
-  python peft_cases.py make     write adapters/NAME
+  python peft_cases.py make     write adapters/NAME and adapter_options.json
   python peft_cases.py check    train the committed adapters again and compare all committed figures
+  python peft_cases.py options  write adapter_options.json alone
 
 Each case sits on the model of another oracle. adapters/NAME holds `adapter/` as PEFT's save_pretrained writes it (A and B drawn at
 random, so that both have gradients from the first step), `expected.safetensors` (logits, loss and gradients at the start) and
 `train.safetensors` (the losses of 20 AdamW steps on the batches of the model's own oracle, and the norms of A and B behind them).
+
+adapter_options.json says what PEFT makes of the first of them, `gpt2`, when one key of its adapter_config.json has another value: the losses of six
+steps of descent, or that it refuses. Every key of PEFT's LoraConfig is there; a PEFT that has others fails `make` and `check`.
 """
 import argparse
+import dataclasses
 import json
 import os
 import shutil
 import sys
+import tempfile
 import warnings
 
 import peft
@@ -27,6 +33,22 @@ CASES = {
     "llama": dict(model="llama-gqa-sharded", r=3, lora_alpha=5, use_rslora=True, target_modules="all-linear"),
     "llama-pattern": dict(model="llama-bias", r=2, lora_alpha=8, target_modules=r".*\.(o_proj|up_proj)"),
 }
+# Values that are not PEFT's defaults, of every key; and empty ones, which are not always the same as none.
+OPTIONS = dict(
+    task_type=["SEQ_CLS", "TOKEN_CLS", "FEATURE_EXTRACTION", None], peft_type=["LOHA"], peft_version=["0.1.0"], revision=["main"],
+    auto_mapping=[{"base_model_class": "GPT2LMHeadModel", "parent_library": "transformers.models.gpt2.modeling_gpt2"}],
+    base_model_name_or_path=["no/such/folder"], inference_mode=[False], r=[3], target_modules=[["c_attn"], []],
+    exclude_modules=[["c_attn"], "transformer.h.0.attn.c_attn", []], lora_alpha=[12, -3], lora_dropout=[0.5], fan_in_fan_out=[False],
+    bias=["all", "lora_only"], use_rslora=[True, 1], modules_to_save=[["ln_f"], []],
+    init_lora_weights=[False, "gaussian", "orthogonal", "olora", "pissa", "eva", "mica"], layers_to_transform=[[0], 0, []],
+    layers_pattern=["h", ["h"], []], rank_pattern=[{"c_attn": 2}, {}], alpha_pattern=[{"c_attn": 12}, {}],
+    megatron_config=[{"tensor_model_parallel_size": 1}, {}], megatron_core=["another.core"], trainable_token_indices=[[1, 2], []],
+    loftq_config=[{"loftq_bits": 4, "loftq_iter": 1}], eva_config=[{}], corda_config=[{}], lora_ga_config=[{}], use_dora=[True],
+    velora_config=[{}], alora_invocation_tokens=[[5, 6], [5], []], use_qalora=[True], qalora_group_size=[8], monteclora_config=[{}],
+    layer_replication=[[[0, 1], [0, 2]], []], runtime_config=[{"ephemeral_gpu_offload": True}], lora_bias=[True],
+    target_parameters=[["transformer.h.0.mlp.c_proj.weight"], []], use_bdlora=[{}], arrow_config=[{}], kasa_config=[{}],
+    ensure_weight_tying=[True])
+DRAWN = ["lora_dropout"]
 
 
 def plain(name):
@@ -95,6 +117,68 @@ def make(name, case):
     print(f"{name:14} {len(trained(model))} matrices, loss {after['losses'][0]:.4f} -> {after['losses'][-1]:.4f}")
 
 
+def descent(directory):
+    """The losses of six steps of descent at rate 0.5."""
+    model, _, train = base(CASES["gpt2"])
+    model = peft.PeftModel.from_pretrained(model, directory, is_trainable=True, autocast_adapter_dtype=False).double().eval()
+    losses = []
+    with KeepF64():
+        params = trained(model)
+        for rows in train["input_ids"][:6]:
+            loss = run(model, rows)[1]
+            model.zero_grad()
+            loss.backward()
+            losses.append(loss.item())
+            with torch.no_grad():
+                for p in params.values():
+                    if p.grad is not None:
+                        p -= 0.5 * p.grad
+    return losses
+
+
+def options():
+    fields = {f.name for f in dataclasses.fields(peft.LoraConfig)}
+    if fields != set(OPTIONS):
+        sys.exit(f"LoraConfig of PEFT {peft.__version__} differs from OPTIONS in {sorted(fields ^ set(OPTIONS))}")
+    source = os.path.join(HERE, "adapters", "gpt2", "adapter")
+    with open(os.path.join(source, "adapter_config.json")) as f:
+        config = json.load(f)
+    cases = []
+    for key, value in [(None, None)] + [(k, v) for k, values in OPTIONS.items() for v in values]:
+        with tempfile.TemporaryDirectory() as top:
+            shutil.copy(os.path.join(source, "adapter_model.safetensors"), top)
+            with open(os.path.join(top, "adapter_config.json"), "w") as f:
+                json.dump(config | ({} if key is None else {key: value}), f)
+            case = dict(key=key, value=value)
+            try:
+                case["drawn" if key in DRAWN else "losses"] = True if key in DRAWN else descent(top)
+            except Exception as e:
+                case["error"] = type(e).__name__
+        cases.append(case)
+    return dict(peft=peft.__version__, cases=cases)
+
+
+def same_options():
+    """Compares the committed file with the running PEFT."""
+    with open(os.path.join(HERE, "adapter_options.json")) as f:
+        committed = json.load(f)["cases"]
+    worst = 0.0
+    for ours, theirs in zip(options()["cases"], committed, strict=True):
+        name = f"{ours['key']} = {json.dumps(ours['value'])}"
+        if {k: v for k, v in ours.items() if k != "losses"} != {k: v for k, v in theirs.items() if k != "losses"}:
+            sys.exit(f"{name}: {ours}, and {theirs} is committed")
+        worst = max([worst] + [abs(a - b) for a, b in zip(ours.get("losses", []), theirs.get("losses", []))])
+    print("options", worst)
+    return worst < 1e-5
+
+
+def write_options():
+    with open(os.path.join(HERE, "adapter_options.json"), "w") as f:
+        found = options()
+        f.write('{"peft": ' + json.dumps(found["peft"]) + ', "cases": [\n')
+        f.write(",\n".join(json.dumps(c) for c in found["cases"]) + "\n]}\n")
+
+
 def check(name, case):
     top = os.path.join(HERE, "adapters", name)
     start, after = figures(*open_adapter(top, case))
@@ -106,14 +190,17 @@ def check(name, case):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("what", choices=("make", "check"))
+    ap.add_argument("what", choices=("make", "check", "options"))
     args = ap.parse_args()
     torch.set_num_threads(1)
     if args.what == "make":
         for name, case in CASES.items():
             make(name, case)
+    if args.what in ("make", "options"):
+        write_options()
     else:
         failed = [n for n, c in CASES.items() if not check(n, c)]
+        failed += [] if same_options() else ["options"]
         if failed:
             sys.exit(f"differ by more than 1e-5: {', '.join(failed)}")
 
