@@ -34,6 +34,13 @@ impl Tree {
                 self.chunk_bytes
             ));
         }
+        // What a chunk proves is read whole: none is larger than the file, or than the smallest there are.
+        if self.chunk_bytes / 2 >= bytes.max(MIN_CHUNK_BYTES) {
+            return Err(format!(
+                "chunks of {} bytes in a file of {bytes}",
+                self.chunk_bytes
+            ));
+        }
         let expected = match num_chunks(bytes, self.chunk_bytes) {
             1 => 0,
             n => n,

@@ -46,7 +46,7 @@ pub use load::{Checkpoint, Proof};
 pub use manifest::{
     FORMAT_VERSION, FileRecord, Found, GENERATOR, MANIFEST, Manifest, list, step_dir,
 };
-pub use render::{Detail, inspect, inspect_json, verify, verify_json};
+pub use render::{Detail, Holds, inspect, inspect_json, verify, verify_by, verify_json_by};
 pub use reshard::reshard;
 pub use resolve::{NameReport, Resolved, Resolver, WrongShape, is_buffer};
 pub use safefile::{MAX_HEADER_BYTES, SafeFile, TensorInfo};

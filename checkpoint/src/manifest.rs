@@ -178,9 +178,13 @@ impl Manifest {
         if count(position, "rng.position")?.is_some_and(|p| p != self.step) {
             return Err(of_step("rng.position", position));
         }
-        // A step that the loss scaler skipped is no update, so there may be fewer.
+        // A step that the loss scaler skipped is no update, so there may be fewer; without a scaler there are as many.
         let skipped = &state["loss_scaler"]["skipped"];
-        let skipped = count(skipped, "loss_scaler.skipped")?;
+        let none = state["loss_scaler"].is_null() && state["config"].is_object();
+        let skipped = match none {
+            true => Some(0),
+            false => count(skipped, "loss_scaler.skipped")?,
+        };
         for part in ["scheduler", "optimizer"] {
             let updates = &state[part]["step"];
             let Some(n) = count(updates, &format!("{part}.step"))? else {

@@ -221,7 +221,19 @@ fn checked(path: &Path, outcome: std::result::Result<String, String>) -> Checked
 /// [`CheckpointError::VerifyFailed`], whose report lists every file all the same. With a `key`, a checkpoint whose manifest its owner
 /// has not signed counts as damaged, and so does what carries no signatures at all.
 pub fn verify(path: impl AsRef<Path>, key: Option<&PublicKey>) -> Result<String> {
-    let (files, note) = examine(path.as_ref(), key)?;
+    verify_by(path, key, &|_| Ok(()))
+}
+
+/// What else a manifest is held against, such as the model that it describes; the error is a reason.
+pub type Holds<'a> = &'a dyn Fn(&Manifest) -> std::result::Result<(), String>;
+
+/// As [`verify`]; a manifest for which `holds` gives a reason counts as damaged too.
+pub fn verify_by(
+    path: impl AsRef<Path>,
+    key: Option<&PublicKey>,
+    holds: Holds<'_>,
+) -> Result<String> {
+    let (files, note) = examine(path.as_ref(), key, holds)?;
     let mut out = String::new();
     for f in &files {
         match (f.ok, f.detail.as_str()) {
@@ -247,13 +259,21 @@ pub fn verify(path: impl AsRef<Path>, key: Option<&PublicKey>) -> Result<String>
     Ok(out)
 }
 
-/// As [`verify`], as `{"ok": …, "files": [{"path", "ok", "detail"}]}`. Damage is reported by `ok`, not by an error.
-pub fn verify_json(path: impl AsRef<Path>, key: Option<&PublicKey>) -> Result<Value> {
-    let (files, _) = examine(path.as_ref(), key)?;
+/// As [`verify_by`], as `{"ok": …, "files": [{"path", "ok", "detail"}]}`. Damage is reported by `ok`, not by an error.
+pub fn verify_json_by(
+    path: impl AsRef<Path>,
+    key: Option<&PublicKey>,
+    holds: Holds<'_>,
+) -> Result<Value> {
+    let (files, _) = examine(path.as_ref(), key, holds)?;
     Ok(json!({"ok": files.iter().all(|f| f.ok), "files": files}))
 }
 
-fn examine(path: &Path, key: Option<&PublicKey>) -> Result<(Vec<Checked>, Option<String>)> {
+fn examine(
+    path: &Path,
+    key: Option<&PublicKey>,
+    holds: Holds<'_>,
+) -> Result<(Vec<Checked>, Option<String>)> {
     let mut out = Vec::new();
     let mut note = None;
     let kind = what(path)?;
@@ -283,11 +303,11 @@ fn examine(path: &Path, key: Option<&PublicKey>) -> Result<(Vec<Checked>, Option
                 "headers, ranges and the index agree; a model directory carries no hashes of its weights".into(),
             );
         }
-        Kind::Step => verify_step(&mut out, path, key),
+        Kind::Step => verify_step(&mut out, path, key, holds),
         Kind::Run(found) => {
             found
                 .iter()
-                .for_each(|f| verify_step(&mut out, &f.path, key));
+                .for_each(|f| verify_step(&mut out, &f.path, key, holds));
             if found.is_empty() {
                 note = Some(format!("{}: no checkpoints", path.display()));
             }
@@ -416,7 +436,7 @@ fn elements(shape: &[usize]) -> u64 {
     shape.iter().fold(1, |a, d| a.saturating_mul(*d as u64))
 }
 
-fn verify_step(out: &mut Vec<Checked>, path: &Path, key: Option<&PublicKey>) {
+fn verify_step(out: &mut Vec<Checked>, path: &Path, key: Option<&PublicKey>, holds: Holds<'_>) {
     let manifest_path = path.join(MANIFEST);
     let (manifest, sha256) = match read_hashed(path) {
         Ok(m) => m,
@@ -442,9 +462,10 @@ fn verify_step(out: &mut Vec<Checked>, path: &Path, key: Option<&PublicKey>) {
         let info = files.get(rank)?.as_ref()?.tensors().get(name)?;
         Some((info.dtype, info.num_elements()))
     });
-    let outcome = match (layout, key) {
-        (Err((name, reason)), _) if sound => Err(format!("`{name}`: {reason}")),
-        (_, Some(key)) => key
+    let outcome = match (layout, key, holds(&manifest)) {
+        (Err((name, reason)), ..) if sound => Err(format!("`{name}`: {reason}")),
+        (_, _, Err(reason)) => Err(reason),
+        (_, Some(key), _) => key
             .check(path, &sha256)
             .map(|()| format!("step {}, signed", manifest.step)),
         _ => Ok(format!("step {}", manifest.step)),

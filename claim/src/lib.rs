@@ -18,6 +18,7 @@ mod owner;
 
 pub use owner::{Life, Owner};
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -156,9 +157,7 @@ impl Claim {
     fn take(what: &Path, lock: PathBuf, job: &str) -> Result<Claim> {
         let owner = Owner::this(job);
         let replaced = acquire(what, &lock, &owner)?;
-        if replaced.is_some() {
-            sweep(&lock);
-        }
+        sweep(&lock);
         Ok(Claim {
             what: what.into(),
             lock,
@@ -174,6 +173,32 @@ impl Claim {
             Ok(Read::Owner(o)) => Some(*o),
             _ => None,
         }
+    }
+
+    /// Removes a folder that nobody has claimed and in which nothing is but what processes left that were killed while they claimed it;
+    /// `false` where it stays. A process that is about to claim it makes it anew.
+    pub fn remove_unclaimed(dir: &Path) -> bool {
+        let Ok(entries) = std::fs::read_dir(dir) else {
+            return false;
+        };
+        let mut attempts = vec![];
+        for e in entries {
+            let Ok(e) = e else { return false };
+            let dead = match read(&e.path()) {
+                Ok(Read::Owner(o)) => o.life() == Life::Dead,
+                // It was killed while it wrote.
+                Ok(Read::Other(_)) => e.file_type().is_ok_and(|t| t.is_file()),
+                _ => false,
+            };
+            if !dead || !is_attempt(&dir.join(LOCK), &e.file_name()) {
+                return false;
+            }
+            attempts.push(e.path());
+        }
+        for path in attempts {
+            let _ = std::fs::remove_file(path);
+        }
+        std::fs::remove_dir(dir).is_ok()
     }
 
     /// The folder or file.
@@ -372,16 +397,35 @@ fn successor(lock: &Path, dead: &Owner) -> PathBuf {
     hidden(lock, &format!(".{:016x}-next", dead.nonce))
 }
 
-/// Removes what processes that are over have left of their attempts.
-fn sweep(lock: &Path) {
+/// Is it a name under which a process writes itself down before it has `lock`?
+fn is_attempt(lock: &Path, name: &OsStr) -> bool {
     let prefix = hidden(lock, ".");
     let prefix = prefix.file_name().unwrap_or_default().to_string_lossy();
+    name.to_string_lossy().starts_with(&*prefix)
+}
+
+/// Older than any attempt that is under way.
+const OVER: Duration = Duration::from_secs(600);
+
+/// Removes what processes that are over have left of their attempts.
+fn sweep(lock: &Path) {
     let Some(Ok(entries)) = lock.parent().map(std::fs::read_dir) else {
         return;
     };
     for e in entries.flatten() {
-        let attempt = e.file_name().to_string_lossy().starts_with(&*prefix);
-        if attempt && matches!(read(&e.path()), Ok(Read::Owner(o)) if o.life() == Life::Dead) {
+        if !is_attempt(lock, &e.file_name()) {
+            continue;
+        }
+        let over = match read(&e.path()) {
+            Ok(Read::Owner(o)) => o.life() == Life::Dead,
+            // Its process was killed while it wrote, or writes now.
+            Ok(Read::Other(_)) => e
+                .metadata()
+                .and_then(|m| m.modified())
+                .is_ok_and(|t| t.elapsed().is_ok_and(|age| age > OVER)),
+            _ => false,
+        };
+        if over {
             let _ = std::fs::remove_file(e.path());
         }
     }

@@ -281,3 +281,29 @@ fn without_links_the_name_is_taken_first() {
     assert_eq!(again.kind(), ErrorKind::AlreadyExists);
     assert!(matches!(read(&lock), Ok(Read::Owner(o)) if *o == owner));
 }
+
+#[test]
+fn what_was_killed_while_it_claimed_is_removed_by_the_next_claim() {
+    let root = tempfile::tempdir().unwrap();
+    let attempt = |n: u64, text: &str| {
+        let path = hidden(&root.path().join(LOCK), &format!(".{n:016x}"));
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let dead = Owner::dead(1).to_text();
+    attempt(1, &dead);
+    // Cut off, long ago and now: the second may be being written.
+    let old = attempt(2, &dead[..9]);
+    let then = std::time::SystemTime::now() - 2 * OVER;
+    let file = File::options().write(true).open(&old).unwrap();
+    file.set_modified(then).unwrap();
+    let now = attempt(3, "");
+    let claim = Claim::folder(root.path(), "train").unwrap();
+    assert!(claim.replaced().is_none());
+    let now = now.file_name().unwrap().to_string_lossy().into_owned();
+    assert_eq!(entries(root.path()), [now, LOCK.to_string()]);
+    // Nobody's folder: what is there is all of attempts.
+    drop(claim);
+    assert!(Claim::remove_unclaimed(root.path()));
+    assert!(!root.path().exists());
+}

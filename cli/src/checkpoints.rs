@@ -5,10 +5,10 @@ use crate::companions::Companions;
 use crate::error::{CliError, Result};
 use crate::say::say;
 use crate::train::{resume, save};
-use crate::{adapted, trained};
+use crate::{adapted, described, trained};
 use crossweave_checkpoint::{
     Checkpoint, Detail, Dtype, Proof, PublicKey, SIGNATURE, SecretKey, check_target, inspect,
-    inspect_json, keygen, reshard, sign, verify, verify_json,
+    inspect_json, keygen, reshard, sign, verify_by, verify_json_by,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -63,10 +63,10 @@ pub fn run(action: CheckpointAction) -> Result<()> {
 /// Holds everything against lengths, hashes and, with a key, signatures.
 fn check(dir: &Path, key: Option<&PublicKey>, json: bool) -> Result<()> {
     if !json {
-        say!("{}", verify(dir, key)?.trim_end());
+        say!("{}", verify_by(dir, key, &described::holds)?.trim_end());
         return Ok(());
     }
-    let report = verify_json(dir, key)?;
+    let report = verify_json_by(dir, key, &described::holds)?;
     say!("{report:#}");
     match report["ok"] == true {
         true => Ok(()),
@@ -81,6 +81,7 @@ fn check(dir: &Path, key: Option<&PublicKey>, json: bool) -> Result<()> {
 fn rewrite(dir: &Path, out: &Path, ranks: u32, stage: Option<u8>, json: bool) -> Result<()> {
     // Read once: each chunk is held against its hash as it passes.
     let from = Checkpoint::open_as(dir, Proof::AsRead)?;
+    described::check(&from)?;
     let mut state = from.state().clone();
     // A run that continues asks for its ranks and stage anew; what is recorded is what the files are cut for.
     if state["config"]["mesh"].is_object() {
@@ -117,6 +118,7 @@ fn export(dir: &Path, out: &Path, dtype: &str, merge: bool, json: bool) -> Resul
         _ => Dtype::F32,
     };
     let from = Checkpoint::open_as(dir, Proof::AsRead)?;
+    described::check(&from)?;
     let config = trained::hf_config(&from)?;
     check_target(out)?;
     let extra = trained::companions(&from, &config).or_else(|e| {

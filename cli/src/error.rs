@@ -103,6 +103,9 @@ pub enum CliError {
     },
 }
 
+/// Characters of what is wrong that a message has: it quotes values of files, which may be of any length.
+const MOST: usize = 1000;
+
 /// What to do about memory that a device does not have.
 const ROOM: &str = "; fix: keep less there with a smaller train_micro_batch_size_per_gpu, model.recompute, a higher zero_optimization.stage, \
      zero_optimization.offload_optimizer or more ranks (`crossweave estimate` says what each saves); or raise the budget: the \
@@ -163,8 +166,8 @@ impl CliError {
     /// A refusal of the command line.
     pub fn refused(what: impl Into<String>, fix: impl Into<String>) -> CliError {
         CliError::Refused {
-            what: what.into(),
-            fix: fix.into(),
+            what: crossweave_files::elide(&what.into(), MOST),
+            fix: crossweave_files::elide(&fix.into(), MOST),
         }
     }
 

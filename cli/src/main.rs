@@ -13,6 +13,7 @@ mod companions;
 mod completions;
 mod configs;
 mod conform;
+mod described;
 mod devices;
 mod error;
 mod estimate;

@@ -6,7 +6,7 @@ use crate::companions::Companions;
 use crate::error::{CliError, Result};
 use crate::hub::{self, Part};
 use crate::model::{self, Source};
-use crate::{adapted, adapter, source, tokens};
+use crate::{adapted, adapter, described, source, tokens};
 use crossweave_checkpoint::{Checkpoint, CheckpointError, MANIFEST, Proof, list};
 use crossweave_config as config;
 use crossweave_data::{Tokenizer, TokenizerSpec};
@@ -39,6 +39,7 @@ pub fn open(named: &Path) -> Result<Trained> {
     };
     let of_checkpoint = |dir: &Path| -> Result<Trained> {
         let checkpoint = Checkpoint::open_as(dir, Proof::AsRead)?;
+        described::check(&checkpoint)?;
         Ok(Trained {
             source: match adapted::of_checkpoint(&checkpoint)? {
                 Some(mut source) => {

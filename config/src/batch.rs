@@ -1,6 +1,9 @@
 //! Batch arithmetic: train_batch_size = micro-batch × accumulation × data-parallel ranks, solved
 //! for whatever is not given.
 
+use crate::resolve::Resolver;
+use crate::settings::Data;
+
 /// The four numbers of the equation, all known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
@@ -24,6 +27,9 @@ pub struct Unsolved {
     /// Numbers that would do.
     pub fix: String,
 }
+
+/// Most tokens of a rank in one step; the host holds all of them, 8 bytes each.
+const MOST_TOKENS: u64 = 1 << 28;
 
 const GLOBAL: &str = "train_batch_size";
 const MICRO: &str = "train_micro_batch_size_per_gpu";
@@ -141,6 +147,27 @@ pub fn solve(
                 ),
             )
         }
+    }
+}
+
+impl Resolver<'_> {
+    /// Refuses steps of which a rank would read more than a machine holds.
+    pub(crate) fn step_size(&mut self, batch: &Batch, data: Option<&Data>, longest: Option<u64>) {
+        let given = match data {
+            Some(Data::Text(text)) => text.seq_len.or(longest),
+            _ => None,
+        };
+        let (rows, length) = (batch.global / batch.ranks.max(1), given.unwrap_or(1));
+        if rows.saturating_mul(length) <= MOST_TOKENS {
+            return;
+        }
+        let keys = [GLOBAL, MICRO, STEPS];
+        let key = keys.into_iter().find(|k| self.is_given(k));
+        let what = format!(
+            "a rank reads {rows} sequences of {length} tokens a step; {MOST_TOKENS} tokens are the most"
+        );
+        let fix = "lower it, or shorten data.seq_len";
+        self.error(key.unwrap_or(GLOBAL), what, fix);
     }
 }
 

@@ -638,6 +638,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     r.pipeline_layers(&s);
     let batch = match solve(global, micro, accumulation, replicas) {
         Ok(batch) => {
+            r.step_size(&batch, s.data.as_ref(), longest);
             s.train_batch_size = Some(batch.global);
             s.train_micro_batch_size_per_gpu = Some(batch.micro);
             s.gradient_accumulation_steps = Some(batch.accumulation);

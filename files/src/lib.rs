@@ -218,6 +218,22 @@ pub fn clip(text: &str, most: usize) -> String {
     }
 }
 
+/// The beginning and the end of `text`, at most `most` characters of it, with the length of the whole: for a message that quotes what may be long.
+pub fn elide(text: &str, most: usize) -> String {
+    let all = text.chars().count();
+    if all <= most {
+        return text.to_string();
+    }
+    let at = |n: usize| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at);
+    let (head, tail) = (at(most - most / 3), at(all - most / 3));
+    format!(
+        "{}… ({} bytes) …{}",
+        &text[..head],
+        text.len(),
+        &text[tail..]
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,5 +302,7 @@ mod tests {
     fn long_text_is_cut() {
         assert_eq!(clip("äbc", 3), "äbc");
         assert_eq!(clip("äbcd", 2), "äb… (5 bytes)");
+        assert_eq!(elide("äbcd", 4), "äbcd");
+        assert_eq!(elide("äbcdefgü", 6), "äbcd… (10 bytes) …gü");
     }
 }

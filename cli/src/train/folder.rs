@@ -64,6 +64,12 @@ impl RunFolder {
                 "name a folder",
             ));
         }
+        if is_root(&dir) {
+            return Err(CliError::refused(
+                format!("--out {}: is the root of the file system", dir.display()),
+                "name a folder in it",
+            ));
+        }
         if let Some((run, part)) = inside_a_run(&dir) {
             return Err(CliError::refused(
                 format!(
@@ -146,6 +152,11 @@ fn fresh(config: &Path, job: &str) -> Result<RunFolder> {
         }
         return Ok(folder);
     }
+}
+
+/// Is it the root, by whatever path?
+fn is_root(dir: &Path) -> bool {
+    dir.canonicalize().is_ok_and(|d| d.parent().is_none())
 }
 
 fn holds_run(dir: &Path) -> bool {

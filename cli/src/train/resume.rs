@@ -2,9 +2,9 @@
 
 use super::metrics;
 use super::setup::Job;
-use crate::adapted;
 use crate::error::{CliError, Result};
 use crate::model::Source;
+use crate::{adapted, described};
 use crossweave_checkpoint::{
     Checkpoint, GENERATOR, PublicKey, is_readable_float, list, widen_to_f32,
 };
@@ -140,7 +140,13 @@ pub fn find(
     let mut notes = vec![];
     let mut found = None;
     for candidate in list(dir)?.into_iter().rev() {
-        match Checkpoint::open(&candidate.path).and_then(|c| trusted(&c).map(|()| c)) {
+        let open = || -> Result<Checkpoint> {
+            let c = Checkpoint::open(&candidate.path)?;
+            trusted(&c)?;
+            described::check(&c)?;
+            Ok(c)
+        };
+        match open() {
             Ok(c) => {
                 found = Some(c);
                 break;
@@ -152,9 +158,13 @@ pub fn find(
         }
     }
     let Some(checkpoint) = found else {
-        if !notes.is_empty() {
+        if let [newest, older @ ..] = &notes[..] {
+            let more = match older.len() {
+                0 => String::new(),
+                n => format!(" (and {n} older)"),
+            };
             return Err(CliError::refused(
-                format!("--resume {}: {}", dir.display(), notes.join("; ")),
+                format!("--resume {}: {newest}{more}", dir.display()),
                 "restore a checkpoint from a copy, or start the run again in another folder",
             ));
         }

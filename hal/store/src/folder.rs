@@ -101,6 +101,10 @@ fn remove_dead(parent: &Path) {
             continue;
         }
         let path = entry.path();
+        // Of a process that was killed before it had the folder, or when it had given it up.
+        if Claim::remove_unclaimed(&path) {
+            continue;
+        }
         if Claim::owner_of(&path).is_some_and(|o| o.life() == Life::Dead)
             && let Ok(claim) = Claim::folder(&path, JOB)
         {
@@ -193,6 +197,41 @@ mod tests {
         assert_eq!(entries(dir.path()), want);
         assert!(at("crossweave-swap-2-0/thesis.txt").exists());
         assert!(at("crossweave-swap-photos/a.swap").exists());
+    }
+
+    /// What a process leaves that is killed at any point of its claim, from the folder to the lock.
+    #[test]
+    fn the_folders_of_processes_killed_while_they_claimed_them_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = |n: usize| {
+            let path = dir.path().join(format!("crossweave-swap-{n}-0"));
+            std::fs::create_dir(&path).unwrap();
+            path
+        };
+        let (dead, attempt) = (dead_lock(), ".owner.lock.00c0ffee00c0ffee");
+        folder(1);
+        for (n, written) in [0, 1, dead.len() / 2, dead.len()].into_iter().enumerate() {
+            std::fs::write(folder(2 + n).join(attempt), &dead[..written]).unwrap();
+        }
+        // Linked, and the other name not removed yet.
+        let linked = folder(6);
+        for name in [attempt, "owner.lock"] {
+            std::fs::write(linked.join(name), &dead).unwrap();
+        }
+        // What a living process is about to claim, and what is somebody else's, stays.
+        let living = folder(7);
+        let own = Claim::folder(&living, JOB).unwrap();
+        std::fs::rename(living.join("owner.lock"), living.join(attempt)).unwrap();
+        let mixed = folder(8);
+        std::fs::write(mixed.join(attempt), &dead).unwrap();
+        std::fs::write(mixed.join("thesis.txt"), b"mine").unwrap();
+        let f = Folder::claim(dir.path()).unwrap();
+        let mine = f.path().file_name().unwrap().to_string_lossy().into_owned();
+        let mut want = vec!["crossweave-swap-7-0", "crossweave-swap-8-0", &mine];
+        want.sort();
+        assert_eq!(entries(dir.path()), want);
+        assert_eq!(entries(&mixed), [attempt, "thesis.txt"]);
+        drop(own);
     }
 
     #[test]
