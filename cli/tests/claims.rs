@@ -273,11 +273,17 @@ END
     },
     Claim {
         place: "docs/data.md",
-        says: "`.json`, `.csv` and `.tsv` files are read as plain text, with a warning",
-        run: r#"cp corpus/a.txt table.csv
-                crossweave config check config.json --set data.train=table.csv
-                crossweave train config.json --out table --steps 1 --set data.train=table.csv"#,
-        shows: &["table.csv is read as plain text", "1 of 1"],
+        says: "What a file holds is decided by its content, whatever it is called and however it is packed",
+        run: r#"seq 1 9 | sed 's/.*/{"text": "row & of more than a few words"}/' | gzip -c > part-0.json.gz
+                gzip -dc part-0.json.gz > part-0.jsonl
+                for f in part-0.json.gz part-0.jsonl; do crossweave train config.json --out $f.run --steps 1 --set data.train=$f > $f.log; done
+                grep -o 'loss  *[0-9.]* (step 1)' *.log | cut -d: -f2 | uniq -c
+                printf '{\n "name": "settings, and not a row of any text"\n}\n' > settings.json
+                crossweave config check config.json --set data.train=settings.json
+                printf 'text,label\n"a, b",1\n' > table.csv
+                ! crossweave config check config.json --set data.train=table.csv --set data.field=body
+                ! crossweave train config.json --out table --set data.train=table.csv --set data.field=body"#,
+        shows: &["2 loss", "settings.json is read as plain text", "has no column \"body\", but \"text\", \"label\""],
     },
     // Launching and looking.
     Claim {

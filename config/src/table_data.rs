@@ -72,7 +72,7 @@ const SOURCE_FORMS: &[Form] = &[
     },
 ];
 const TRAIN: Forms = Forms {
-    doc: "text to train on: a glob, a list of globs (.jsonl, .parquet, .arrow: a document a row; other text: a document a file; gzip and zstd are read through), {\"indexed\": PREFIX}, {\"cargo_sources\": {...}}, or a mixture [{\"files\": GLOB, \"weight\": 0.7}, ...]",
+    doc: "text to train on: a glob, a list of globs (rows of JSON, .parquet, .arrow, .csv, .tsv: a document a row; other text: a document a file; gzip and zstd are read through), {\"indexed\": PREFIX}, {\"cargo_sources\": {...}}, or a mixture [{\"files\": GLOB, \"weight\": 0.7}, ...]",
     forms: SOURCE_FORMS,
     pick: pick_source,
 };
@@ -210,7 +210,7 @@ const TEXT_DATA: Table = Table {
         text(
             "field",
             "",
-            "field of a .jsonl line, or column of a .parquet or .arrow table, that holds the document; absent = \"text\"",
+            "field of a row of JSON, or column of a table, that holds the document; absent = \"text\"",
         ),
         text("jsonl_field", "", "older name of field"),
         word(

@@ -12,14 +12,15 @@ use crate::index_file::{Index, TokenType};
 use crate::indexed::{IndexedDataset, pair};
 use crate::progress::{Phase, Progress};
 use crate::source::{
-    Form, SourceFile, Tap, arrow, list_cargo, list_files, parquet, read_file, stream_file,
+    Form, JsonRows, RowError, SourceFile, Tap, arrow, csv, inner_extension, list_cargo, list_files,
+    parquet, read_file, stream_file,
 };
 use crate::spec::Source;
-use crate::task::{Document, LONGEST_LINE, Recipe, Task, check_unchanged};
+use crate::task::{Document, Recipe, Task, check_unchanged};
 use crate::tokenizer::Tokenizer;
 use crate::workers::Workers;
 use sha2::{Digest, Sha256};
-use std::io::{BufRead, BufReader, Read};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 /// Bytes of text tokenised between two writes.
@@ -64,15 +65,7 @@ impl BuildReport {
 
 /// Files of text whose names say that they hold rows: how many, and the first.
 pub(crate) fn rows_as_text(files: &[SourceFile]) -> Option<(u64, PathBuf)> {
-    let rows = |f: &&SourceFile| {
-        let extension = f.path.extension().and_then(|e| e.to_str());
-        let rows = |e: &str| {
-            ["json", "csv", "tsv"]
-                .iter()
-                .any(|r| e.eq_ignore_ascii_case(r))
-        };
-        f.form == Form::Text && extension.is_some_and(rows)
-    };
+    let rows = |f: &&SourceFile| f.form == Form::Text && inner_extension(&f.path) == "json";
     let mut found = files.iter().filter(rows);
     let first = found.next()?.path.clone();
     Some((1 + found.count() as u64, first))
@@ -86,7 +79,7 @@ pub(crate) fn rows_remark(key: &str, found: Option<&(u64, PathBuf)>) -> Option<R
         n => format!("{} and {} more are", first.display(), n - 1),
     };
     Some(Remark::Warning(format!(
-        "{key}: {which} read as plain text, with all brackets, quotes and separators; fix: to train on what its rows hold, write them as .jsonl (an object a line) or .parquet"
+        "{key}: {which} read as plain text, with all brackets and quotes, since it holds no rows; fix: to train on rows, write an object a line, or a list of objects"
     )))
 }
 
@@ -121,7 +114,7 @@ pub(crate) fn build(
         }
     };
     let files = match examples {
-        Some(_) => as_lines(files)?,
+        Some(_) => as_rows(files)?,
         None => files,
     };
     let recipe = match examples {
@@ -175,20 +168,21 @@ pub(crate) fn build(
     })
 }
 
-/// The same files as JSON lines, whatever they are called; tables are refused.
-pub(crate) fn as_lines(files: Vec<SourceFile>) -> Result<Vec<SourceFile>> {
-    let line = |file: SourceFile| match file.form {
+/// The same files as rows of JSON, whatever they are called; tables are refused.
+pub(crate) fn as_rows(files: Vec<SourceFile>) -> Result<Vec<SourceFile>> {
+    let row = |file: SourceFile| match file.form {
         Form::Text | Form::JsonLines => Ok(SourceFile {
             form: Form::JsonLines,
             ..file
         }),
-        Form::Parquet | Form::Arrow => Err(DataError::Binary {
+        Form::JsonValues => Ok(file),
+        Form::Parquet | Form::Arrow | Form::Separated(_) => Err(DataError::Binary {
             path: file.path,
             what: "a table, and examples are read from JSON lines".into(),
             fix: "write it as .jsonl, for example by to_json of Hugging Face datasets".into(),
         }),
     };
-    files.into_iter().map(line).collect()
+    files.into_iter().map(row).collect()
 }
 
 /// Where lies which tokens of a dataset count.
@@ -241,6 +235,20 @@ pub(crate) fn total_bytes(files: &[SourceFile]) -> Result<u64> {
         .iter()
         .map(|f| crossweave_files::len(&f.path).map_err(DataError::io("read", &f.path)))
         .sum()
+}
+
+/// Why a file gives no next row, with its name and place.
+pub(crate) fn row_error(e: RowError, file: &SourceFile, field: &str) -> DataError {
+    match e {
+        RowError::Read(e) => file.packing.broken(&file.path, e),
+        RowError::Layout(line, column, reason) => DataError::Json {
+            path: file.path.clone(),
+            line,
+            column,
+            reason,
+            field: field.into(),
+        },
+    }
 }
 
 struct Writer {
@@ -304,12 +312,16 @@ impl Writer {
                     progress,
                 )
             }
-            Form::JsonLines => self.lines(file, hash, recipe, tokenizer, progress),
-            Form::Parquet | Form::Arrow => self.rows(file, hash, recipe, tokenizer, progress),
+            Form::JsonLines | Form::JsonValues => {
+                self.rows(file, hash, recipe, tokenizer, progress)
+            }
+            Form::Parquet | Form::Arrow | Form::Separated(_) => {
+                self.table(file, hash, recipe, tokenizer, progress)
+            }
         }
     }
 
-    fn rows(
+    fn table(
         &mut self,
         file: &SourceFile,
         hash: &Hash,
@@ -325,7 +337,7 @@ impl Writer {
         let mut eat = |text: &str| {
             let (weight, path, text) = (text.len() as u64, path.clone(), text.to_string());
             self.push(
-                Task::Row { path, text },
+                Task::Cell { path, text },
                 weight,
                 recipe,
                 tokenizer,
@@ -334,11 +346,16 @@ impl Writer {
         };
         match file.form {
             Form::Parquet => parquet(path, recipe.field(), &mut eat),
+            Form::Separated(by) => {
+                let failed = |e| file.packing.broken(path, e);
+                let from = file.packing.open(path)?;
+                csv(path, from, by, recipe.field(), failed, &mut eat)
+            }
             _ => arrow(path, recipe.field(), &mut eat),
         }
     }
 
-    fn lines(
+    fn rows(
         &mut self,
         source: &SourceFile,
         hash: &Hash,
@@ -352,42 +369,15 @@ impl Writer {
         let eat = |bytes: &[u8]| hasher.update(bytes);
         let inside = packing.unpack(Tap { file, eat });
         let inside = inside.map_err(|e| packing.broken(path, e))?;
-        let mut reader = BufReader::with_capacity(1 << 20, inside);
-        for number in 1.. {
-            let mut bytes = Vec::new();
-            let n = (&mut reader)
-                .take(LONGEST_LINE + 1)
-                .read_until(b'\n', &mut bytes)
-                .map_err(|e| packing.broken(path, e))?;
-            if n == 0 {
-                break;
-            }
-            if n as u64 > LONGEST_LINE {
-                return Err(DataError::Json {
-                    path: path.clone(),
-                    line: number,
-                    column: LONGEST_LINE,
-                    reason: format!("the line is longer than {LONGEST_LINE} bytes"),
-                    field: recipe.field().into(),
-                });
-            }
-            if number == 1 && bytes.starts_with(b"\xef\xbb\xbf") {
-                bytes.drain(..3);
-            }
-            let weight = bytes.len() as u64;
-            self.push(
-                Task::Line {
-                    path: path.clone(),
-                    number,
-                    bytes,
-                },
-                weight,
-                recipe,
-                tokenizer,
-                progress,
-            )?;
+        let mut rows = JsonRows::new(BufReader::with_capacity(1 << 20, inside), source.form);
+        while let Some(row) = rows
+            .next()
+            .map_err(|e| row_error(e, source, recipe.field()))?
+        {
+            let (weight, path) = (row.bytes.len() as u64, path.clone());
+            self.push(Task::Row { path, row }, weight, recipe, tokenizer, progress)?;
         }
-        drop(reader);
+        drop(rows);
         check_unchanged(path, hasher, hash)
     }
 

@@ -68,6 +68,8 @@ pub(crate) fn corpus_hash(
             Form::JsonLines => 2,
             Form::Parquet => 3,
             Form::Arrow => 4,
+            Form::JsonValues => 6,
+            Form::Separated(by) => by,
         }]);
         // Once the bytes of such a file were the document themselves.
         if file.packing != Packing::Plain {

@@ -1,7 +1,9 @@
 //! The front door: a description and a cache folder in, batches and a tokenizer out.
 
 use crate::batches::{Remark, SequenceSource};
-use crate::build::{BuildReport, as_lines, build, rows_as_text, rows_remark, total_bytes};
+use crate::build::{
+    BuildReport, as_rows, build, row_error, rows_as_text, rows_remark, total_bytes,
+};
 use crate::cache::{Hash, hex};
 use crate::error::{DataError, Result};
 use crate::example::ExampleReader;
@@ -14,13 +16,13 @@ use crate::objective::{Objective, Task};
 use crate::order::Order;
 use crate::pairs::Columns;
 use crate::progress::Progress;
-use crate::source::{SourceFile, list_cargo, list_files};
+use crate::source::{JsonRows, SourceFile, list_cargo, list_files};
 use crate::spec::{DataSpec, Source, Validation, Weighted};
 use crate::split::{View, split};
 use crate::tokenizer::Tokenizer;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -104,7 +106,7 @@ fn look(spec: &DataSpec, source: &Source, key: &str, said: &mut Vec<Remark>) -> 
         Source::Files(f) => {
             let mut files = list_files(f, &files_key(key))?;
             if let (Some(examples), Some(tokenizer)) = (&spec.examples, &spec.tokenizer) {
-                files = as_lines(files)?;
+                files = as_rows(files)?;
                 let reader = ExampleReader::open(examples, tokenizer)?;
                 if let Some(first) = files.first() {
                     try_first(first, &reader, &Tokenizer::open(tokenizer, None)?)?;
@@ -127,24 +129,35 @@ fn look(spec: &DataSpec, source: &Source, key: &str, said: &mut Vec<Remark>) -> 
     }
 }
 
-/// Makes an example of the first line of a file that has one.
+/// Makes an example of the first row of a file that is one.
 fn try_first(file: &SourceFile, reader: &ExampleReader, tokenizer: &Tokenizer) -> Result<()> {
     let (path, packing) = (&file.path, file.packing);
-    let mut lines = BufReader::new(packing.open(path)?).take(LONGEST_TRIAL);
-    for number in 1.. {
-        let mut line = vec![];
-        let n = lines.read_until(b'\n', &mut line);
-        let n = n.map_err(|e| packing.broken(path, e))?;
-        // The rest of a longer line is not here to be judged.
-        if n == 0 || !line.ends_with(b"\n") && lines.limit() == 0 {
-            break;
+    let mut head = vec![];
+    let inside = packing.open(path)?;
+    inside
+        .take(LONGEST_TRIAL)
+        .read_to_end(&mut head)
+        .map_err(|e| packing.broken(path, e))?;
+    let cut = head.len() as u64 == LONGEST_TRIAL;
+    let mut rows = JsonRows::new(&head[..], file.form);
+    loop {
+        let row = match rows.next() {
+            // The rest of a longer row is not here to be judged.
+            Ok(None) => return Ok(()),
+            Err(_) if cut => return Ok(()),
+            Err(e) => return Err(row_error(e, file, "messages")),
+            Ok(Some(row)) => row,
+        };
+        if cut && rows.at_end() {
+            return Ok(());
         }
-        let text = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line);
-        if reader.of_line(text, tokenizer, path, number)?.is_some() {
-            break;
+        if reader
+            .of_line(&row.bytes, tokenizer, path, row.line)?
+            .is_some()
+        {
+            return Ok(());
         }
     }
-    Ok(())
 }
 
 /// What errors call source `i` of a mixture.

@@ -44,13 +44,13 @@ pub enum DataError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// A line of a JSON-lines file is not an object with the wanted text field.
+    /// A row of a file of JSON is not an object with the wanted text field.
     #[error(
-        "{path}:{line}:{column}: {reason}; fix: make every line one JSON object whose \"{field}\" is a string, \
+        "{path}:{line}:{column}: {reason}; fix: make every row one JSON object whose \"{field}\" is a string, \
          or name another field with `data.field`"
     )]
     Json {
-        /// The `.jsonl` file.
+        /// The file.
         path: PathBuf,
         /// 1-based line.
         line: u64,

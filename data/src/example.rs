@@ -2,6 +2,7 @@
 
 use crate::chat::ChatTemplate;
 use crate::error::{DataError, Result};
+use crate::source::{reason, unread_numbers};
 use crate::spec::{Examples, Rows, TokenizerSpec};
 use crate::tokenizer::Tokenizer;
 use minijinja::value::{Value, ValueKind};
@@ -36,6 +37,9 @@ struct Line {
     #[serde(default)]
     tools: Option<Value>,
 }
+
+/// The names of these.
+const READ: &[&str] = &["prompt", "completion", "messages", "tools"];
 
 const ROW: &str = "write {\"messages\": [{\"role\": \"user\", \"content\": …}, {\"role\": \"assistant\", \"content\": …}]}, one object a line";
 const PAIR: &str = "write {\"prompt\": …, \"completion\": …}, one object a line";
@@ -95,10 +99,17 @@ impl ExampleReader {
         if first != Some(&b'{') {
             return Err(bad("the line is no JSON object".into(), shape));
         }
-        let fields: Line = serde_json::from_slice(line).map_err(|e| {
-            let text = e.to_string();
-            let reason = text.rsplit_once(" at line ").map_or(&*text, |(r, _)| r);
-            bad(format!("column {}: {reason}", e.column()), shape)
+        let fields: serde_json::Result<Line> = serde_json::from_slice(line);
+        let fields = match fields {
+            // Python's numbers are accepted in fields that are not read.
+            Err(e) if e.is_syntax() => serde_json::from_slice(&unread_numbers(line, READ)),
+            other => other,
+        };
+        let fields = fields.map_err(|e| {
+            bad(
+                format!("column {}: {}", e.column(), reason(&e, line)),
+                shape,
+            )
         })?;
         let tools = fields.tools.unwrap_or(Value::from(()));
         let example = match self.examples.rows {

@@ -82,7 +82,7 @@ impl Source {
     }
 }
 
-/// Files picked by globs. `.jsonl` and `.ndjson` hold one document a line; any other file is one document.
+/// Files picked by globs. Rows (lines or a list of JSON objects, tables) are a document each; any other file is one document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FilesSource {
     /// Globs (`*`, `**`, `?`, `[..]`); each must match at least one file.

@@ -5,14 +5,11 @@ use crate::error::{DataError, Result};
 use crate::example::ExampleReader;
 use crate::index_file::TokenType;
 use crate::progress::Progress;
-use crate::source::{Packing, read_file, text_of_line, unreadable_within};
+use crate::source::{LONGEST_LINE, Packing, Row, read_file, text_of_row, unreadable_within};
 use crate::tokenizer::Tokenizer;
 use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-
-/// A line of a JSON-lines file is one document, and is held in memory whole.
-pub(crate) const LONGEST_LINE: u64 = 1 << 30;
 
 /// What a row of a file becomes.
 #[derive(Clone, Copy)]
@@ -41,14 +38,10 @@ pub(crate) enum Task {
         hash: Hash,
         packing: Packing,
     },
-    /// A row of a table.
-    Row { path: PathBuf, text: String },
-    /// A line of a JSON-lines file.
-    Line {
-        path: PathBuf,
-        number: u64,
-        bytes: Vec<u8>,
-    },
+    /// The text of a row of a table.
+    Cell { path: PathBuf, text: String },
+    /// A row of JSON.
+    Row { path: PathBuf, row: Row },
 }
 
 /// A document as it goes into the `.bin`.
@@ -94,20 +87,16 @@ impl Task {
                 };
                 (path, text, size)
             }
-            Task::Row { path, text } => {
+            Task::Cell { path, text } => {
                 let size = text.len() as u64;
                 (path, text.into_bytes(), size)
             }
-            Task::Line {
-                path,
-                number,
-                bytes,
-            } => {
-                let size = bytes.len() as u64;
+            Task::Row { path, row } => {
+                let size = row.bytes.len() as u64;
                 let field = match recipe {
                     Recipe::Field(field) => field,
                     Recipe::Examples(reader) => {
-                        let example = reader.of_line(&bytes, tokenizer, &path, number)?;
+                        let example = reader.of_line(&row.bytes, tokenizer, &path, row.line)?;
                         let (ids, counted) =
                             example.map_or((vec![], vec![]), |e| (e.tokens, e.counted));
                         let marks = counted.into_iter().map(u8::from).collect();
@@ -115,7 +104,7 @@ impl Task {
                         return document(ids, marks, token_type, &path);
                     }
                 };
-                let text = text_of_line(&bytes, field, &path, number)?.unwrap_or_default();
+                let text = text_of_row(&row, field, &path)?.unwrap_or_default();
                 (path, text.into_bytes(), size)
             }
         };

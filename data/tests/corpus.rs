@@ -2,6 +2,7 @@
 
 use crossweave_data::*;
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -538,8 +539,11 @@ fn columns_of_other_types_are_named_by_what_they_hold() {
 #[test]
 fn rows_that_are_read_as_text_and_bytes_that_are_replaced_are_a_warning() {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("a.csv"), "text,label\n".repeat(9)).unwrap();
-    std::fs::write(dir.path().join("b.json"), "[{\"text\": \"a\"}]".repeat(9)).unwrap();
+    let settings = "{\n  \"name\": \"a\"\n}\n";
+    std::fs::write(dir.path().join("a.json"), settings).unwrap();
+    let mut packed = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
+    packed.write_all(settings.as_bytes()).unwrap();
+    std::fs::write(dir.path().join("b.json.gz"), packed.finish().unwrap()).unwrap();
     std::fs::write(dir.path().join("c.txt"), b"caf\xe9 ".repeat(9)).unwrap();
     let said = |glob: &str, kind: TokenizerKind| {
         let spec = DataSpec {
@@ -559,7 +563,7 @@ fn rows_that_are_read_as_text_and_bytes_that_are_replaced_are_a_warning() {
     assert_eq!(opened, looked);
     assert!(opened.starts_with("warning: data.train: "), "{opened}");
     assert!(
-        opened.contains("a.csv and 1 more are read as plain text"),
+        opened.contains("a.json and 1 more are read as plain text"),
         "{opened}"
     );
     assert_eq!(said("c.txt", TokenizerKind::Bytes), Default::default());

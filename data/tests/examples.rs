@@ -229,7 +229,7 @@ fn lines_and_files_that_are_no_examples_are_named() {
     refused(
         "array.json",
         b"[{\"prompt\": \"a\"}]",
-        &["array.json:1", "no JSON object"],
+        &["array.json:1", "\"completion\" is missing"],
     );
     refused("cut.jsonl", b"{\"prompt\": \"a", &["cut.jsonl:1", "column"]);
     refused("text.txt", b"once upon a time", &["text.txt:1"]);

@@ -3,3 +3,4 @@
 mod corpus;
 mod examples;
 mod mixtures;
+mod rows;

@@ -87,7 +87,7 @@ pub(super) fn list(source: &FilesSource, key: &str) -> Result<Vec<SourceFile>> {
     found
         .into_iter()
         .map(|path| {
-            let (packing, form) = sniff(&path, form_of(&path))?;
+            let (packing, form) = sniff(&path, form_of(&path), &source.text_key)?;
             Ok(SourceFile {
                 path,
                 form,
@@ -140,23 +140,25 @@ fn bad_glob(key: &str, pattern: &str, error: &glob::PatternError) -> DataError {
     )
 }
 
+/// What the name of a file says of how it splits.
 fn form_of(path: &Path) -> Form {
+    match &inner_extension(path)[..] {
+        "jsonl" | "ndjson" => Form::JsonLines,
+        "csv" => Form::Separated(b','),
+        "tsv" => Form::Separated(b'\t'),
+        _ => Form::Text,
+    }
+}
+
+/// The extension of a file in small letters, without that of its packing: `a.jsonl.gz` is lines of JSON, packed.
+pub(crate) fn inner_extension(path: &Path) -> String {
     let extension = |path: &Path| {
-        path.extension()
-            .and_then(|e| e.to_str())
-            .unwrap_or("")
-            .to_ascii_lowercase()
+        let own = path.extension().and_then(|e| e.to_str());
+        own.unwrap_or_default().to_ascii_lowercase()
     };
-    // `a.jsonl.gz` is lines of JSON, packed.
-    let inner = match &extension(path)[..] {
-        "gz" | "gzip" | "zst" | "zstd" => path.with_extension(""),
-        _ => path.to_path_buf(),
-    };
-    let extension = extension(&inner);
-    if extension.eq_ignore_ascii_case("jsonl") || extension.eq_ignore_ascii_case("ndjson") {
-        Form::JsonLines
-    } else {
-        Form::Text
+    match &extension(path)[..] {
+        "gz" | "gzip" | "zst" | "zstd" => extension(&path.with_extension("")),
+        own => own.to_string(),
     }
 }
 

@@ -1,39 +1,40 @@
-//! The text of one JSON line, with the place of anything that is wrong with it.
+//! The text of one row of JSON, with the place of anything that is wrong with it.
 
+use super::json::{reason, unread_numbers};
+use super::rows::Row;
 use crate::error::{DataError, Result};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::fmt;
 use std::path::Path;
 
-/// The string under `field` of the object in `line`; `None` for a blank line. `number` is the 1-based line.
-pub(crate) fn text_of_line(
-    line: &[u8],
-    field: &str,
-    path: &Path,
-    number: u64,
-) -> Result<Option<String>> {
-    if line.iter().all(u8::is_ascii_whitespace) {
+/// The string under `field` of the object in `row`; `None` for a blank line. Numbers that only Python writes are accepted in other fields.
+pub(crate) fn text_of_row(row: &Row, field: &str, path: &Path) -> Result<Option<String>> {
+    let bytes = &row.bytes[..];
+    if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);
     }
-    let mut json = serde_json::Deserializer::from_slice(line);
-    Field(field)
-        .deserialize(&mut json)
-        .and_then(|text| json.end().map(|()| Some(text)))
-        .map_err(|e| {
-            let text = e.to_string();
-            // serde_json appends its own place, which counts lines from this line.
-            let reason = text
-                .rsplit_once(" at line ")
-                .map_or(text.as_str(), |(reason, _)| reason)
-                .to_string();
-            DataError::Json {
-                path: path.into(),
-                line: number,
-                column: e.column().max(1) as u64,
-                reason,
-                field: field.into(),
-            }
-        })
+    let read = |bytes: &[u8]| {
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        let text = Field(field).deserialize(&mut json)?;
+        json.end().map(|()| text)
+    };
+    let text = match read(bytes) {
+        Err(e) if e.is_syntax() => read(&unread_numbers(bytes, &[field])),
+        other => other,
+    };
+    text.map(Some).map_err(|e| {
+        let indent = match e.line() {
+            0 | 1 => row.indent,
+            _ => 0,
+        };
+        DataError::Json {
+            path: path.into(),
+            line: row.line + (e.line().max(1) - 1) as u64,
+            column: indent + e.column().max(1) as u64,
+            reason: reason(&e, bytes),
+            field: field.into(),
+        }
+    })
 }
 
 /// Picks one field out of an object without building the rest.
@@ -72,8 +73,42 @@ impl<'de> Visitor<'de> for Field<'_> {
 mod tests {
     use super::*;
 
+    fn read_at(line: &[u8], field: &str, indent: u64) -> Result<Option<String>> {
+        let row = Row {
+            line: 7,
+            indent,
+            bytes: line.to_vec(),
+        };
+        text_of_row(&row, field, Path::new("d/x.jsonl"))
+    }
+
     fn read(line: &[u8]) -> Result<Option<String>> {
-        text_of_line(line, "text", Path::new("d/x.jsonl"), 7)
+        read_at(line, "text", 0)
+    }
+
+    #[test]
+    fn numbers_of_python_are_read_over_and_named_where_they_are_asked_for() {
+        let line = br#"{"score": NaN, "all": [Infinity, {"x": -Infinity}], "text": "NaN"}"#;
+        assert_eq!(read(line).unwrap().as_deref(), Some("NaN"));
+        for (line, place) in [
+            (&br#"{"text": NaN}"#[..], ":7:10:"),
+            (br#"{"id": NaN, "text": -Infinity}"#, ":7:2"),
+        ] {
+            let said = read(line).unwrap_err().to_string();
+            assert!(
+                said.contains(place) && said.contains("is no JSON value; Python"),
+                "{said}"
+            );
+        }
+        assert!(read(br#"{"id": NaNs, "text": "a"}"#).is_err());
+    }
+
+    #[test]
+    fn a_row_within_a_line_or_over_several_is_placed() {
+        let said = |row: &[u8]| read_at(row, "text", 20).unwrap_err().to_string();
+        assert!(said(br#"{"text": 3}"#).contains(":7:30:"));
+        let over = said(b"{\n \"text\": 3}");
+        assert!(over.contains(":8:10:"), "{over}");
     }
 
     #[test]
@@ -82,9 +117,7 @@ mod tests {
         assert_eq!(read(line).unwrap().as_deref(), Some("a\né"));
         assert_eq!(read(b" \r\n").unwrap(), None);
         assert_eq!(
-            text_of_line(br#"{"body":"b"}"#, "body", Path::new("x"), 1)
-                .unwrap()
-                .as_deref(),
+            read_at(br#"{"body":"b"}"#, "body", 0).unwrap().as_deref(),
             Some("b")
         );
     }

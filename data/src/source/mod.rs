@@ -1,14 +1,21 @@
 //! A source is a sorted list of files, each one document or one document a line.
 
 mod cargo;
+mod csv;
 mod globs;
+mod json;
 mod jsonl;
 mod packed;
+mod rows;
 mod sniff;
 mod tables;
 
-pub(crate) use jsonl::text_of_line;
+pub(crate) use csv::csv;
+pub(crate) use globs::inner_extension;
+pub(crate) use json::{reason, unread_numbers};
+pub(crate) use jsonl::text_of_row;
 pub(crate) use packed::{Packing, Tap};
+pub(crate) use rows::{JsonRows, LONGEST_LINE, Row, RowError};
 pub(crate) use sniff::unreadable_within;
 pub(crate) use tables::{arrow, parquet};
 
@@ -25,6 +32,10 @@ pub(crate) enum Form {
     Text,
     /// Every non-blank line is a JSON object with one document.
     JsonLines,
+    /// Every element of a JSON list is one document, and so is every object where objects stand over several lines.
+    JsonValues,
+    /// Every row of comma- or tab-separated values is one document; the first row names the columns.
+    Separated(u8),
     /// Every row of a Parquet table is one document.
     Parquet,
     /// Every row of an Arrow table is one document.

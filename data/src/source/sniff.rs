@@ -1,6 +1,7 @@
 //! What a file of a corpus is, by its first bytes: text, packed text or a table. Anything else is refused by name, since a
 //! model would train on its bytes without a word.
 
+use super::json::{Layout, layout};
 use super::{Form, Packing};
 use crate::error::{DataError, Result};
 use crossweave_files as files;
@@ -51,11 +52,12 @@ const FORMATS: &[(&[u8], &str)] = &[
     (b"\xfe\xff", "UTF-16 text"),
 ];
 
-/// How the file at `path` is packed, and how it splits into documents; `by_name` is what its name says of the latter.
-pub(super) fn sniff(path: &Path, by_name: Form) -> Result<(Packing, Form)> {
+/// How the file at `path` is packed, and how it splits into documents: by its content, and where that does not tell, by what its name
+/// says, `by_name`. `field` is the one that rows have.
+pub(super) fn sniff(path: &Path, by_name: Form, field: &str) -> Result<(Packing, Form)> {
     let (file, _) = files::open(path).map_err(DataError::io("open", path))?;
     let head = first(file).map_err(DataError::io("read", path))?;
-    let (packing, form) = sniffed(path, &head, by_name)?;
+    let (packing, form) = sniffed(path, &head, by_name, field)?;
     match named(path) {
         // A download that broke off before its first byte would leave out a shard without a word.
         Some(name) if head.is_empty() => Err(binary(
@@ -88,14 +90,14 @@ fn named(path: &Path) -> Option<&'static str> {
     })
 }
 
-fn sniffed(path: &Path, head: &[u8], by_name: Form) -> Result<(Packing, Form)> {
+fn sniffed(path: &Path, head: &[u8], by_name: Form, field: &str) -> Result<(Packing, Form)> {
     let packing = match head {
         [0x1f, 0x8b, ..] => Packing::Gzip,
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Packing::Zstd,
-        _ => return Ok((Packing::Plain, form(path, head, by_name)?)),
+        _ => return Ok((Packing::Plain, form(path, head, by_name, field)?)),
     };
     let inside = first(packing.open(path)?).map_err(|e| packing.broken(path, e))?;
-    match form(path, &inside, by_name)? {
+    match form(path, &inside, by_name, field)? {
         Form::Parquet | Form::Arrow => Err(binary(
             path,
             "a packed table",
@@ -119,7 +121,7 @@ fn binary(path: &Path, what: &str, fix: &str) -> DataError {
     }
 }
 
-fn form(path: &Path, head: &[u8], by_name: Form) -> Result<Form> {
+fn form(path: &Path, head: &[u8], by_name: Form, field: &str) -> Result<Form> {
     let known = FORMATS.iter().find(|(magic, _)| head.starts_with(magic));
     // A text may begin with the word ORC, but not with bytes that no text has.
     let certain = |magic: &[u8]| magic.iter().any(|b| !b.is_ascii() || *b < b'\t');
@@ -148,7 +150,11 @@ fn form(path: &Path, head: &[u8], by_name: Form) -> Result<Form> {
         };
         return Err(binary(path, name.unwrap_or(&what), fix));
     }
-    Ok(by_name)
+    Ok(match layout(head, head.len() < HEAD, field) {
+        Some(Layout::Lines) => Form::JsonLines,
+        Some(Layout::Values) => Form::JsonValues,
+        None => by_name,
+    })
 }
 
 /// Why some stretch of a whole document is no text, with the byte at which the stretch starts: a file may begin as text and go on as
@@ -196,7 +202,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         std::fs::write(&path, bytes).unwrap();
-        sniff(&path, Form::Text)
+        sniff(&path, Form::Text, "text")
     }
 
     fn refused(bytes: &[u8]) -> String {
@@ -278,7 +284,7 @@ mod tests {
         let said = |name: &str, bytes: &[u8]| {
             let path = dir.path().join(name);
             std::fs::write(&path, bytes).unwrap();
-            sniff(&path, Form::JsonLines).map_err(|e| e.to_string())
+            sniff(&path, Form::JsonLines, "text").map_err(|e| e.to_string())
         };
         for name in [
             "a.jsonl.gz",
