@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Name endings of constants that old versions stored beside the parameters: causal masks and rotary tables.
+/// Name endings of constants that old versions stored beside the parameters of any family: causal masks and rotary tables. What files of one
+/// family hold, it declares itself ([`Resolver::ignore`]).
 const BUFFERS: [&str; 9] = [
     ".attn.bias",
     ".attn.masked_bias",
@@ -23,6 +24,16 @@ const BUFFERS: [&str; 9] = [
     "rotary_emb.original_inv_freq",
     "rotary_emb.cos_cached",
     "rotary_emb.sin_cached",
+];
+
+/// Beginnings of names of heads for other tasks, which classes of language models pass over: of classes, spans of answers, rewards and values.
+const OTHER_HEADS: [&str; 6] = [
+    "score.",
+    "classifier.",
+    "qa_outputs.",
+    "multiple_choice_head.",
+    "v_head.",
+    "value_head.",
 ];
 
 /// Endings of names, and what they were in files that were converted from TensorFlow.
@@ -40,6 +51,7 @@ pub struct Resolver {
     expected: BTreeMap<String, Vec<usize>>,
     ties: Vec<(String, String)>,
     base: String,
+    ignored: Vec<String>,
 }
 
 impl Resolver {
@@ -49,6 +61,7 @@ impl Resolver {
             expected: expected.into_iter().collect(),
             ties: Vec::new(),
             base: String::new(),
+            ignored: Vec::new(),
         }
     }
 
@@ -66,20 +79,39 @@ impl Resolver {
         self
     }
 
+    /// Declares tensors that files of this family hold and its class passes over: a whole name, an ending that begins with a dot, or a
+    /// beginning that ends with one.
+    pub fn ignore(mut self, names: &[&str]) -> Self {
+        self.ignored.extend(names.iter().map(|n| n.to_string()));
+        self
+    }
+
+    /// Does the class pass over a tensor of this name?
+    fn is_ignored(&self, name: &str) -> bool {
+        self.ignored.iter().any(|i| match i.strip_prefix('.') {
+            Some(whole) => name.ends_with(i) || name == whole,
+            None if i.ends_with('.') => name.starts_with(i),
+            None => name == i,
+        })
+    }
+
     /// The spellings a file may use for a canonical name: itself, without the language model's prefix, as the first BERTs have it, and as 5.x
     /// has a tower's.
     fn spellings(&self, name: &str) -> impl Iterator<Item = String> + use<> {
         let bare = name.strip_prefix(&self.base).filter(|b| *b != name);
-        let older = OLDER.iter().find_map(|(now, then)| {
-            let module = name.strip_suffix(now)?;
-            Some(format!("{module}{then}"))
-        });
+        let older = |name: &str| {
+            OLDER.iter().find_map(|(now, then)| {
+                let module = name.strip_suffix(now)?;
+                Some(format!("{module}{then}"))
+            })
+        };
         let newer = name.strip_prefix(TOWER.0);
         let newer = newer.map(|rest| format!("{}{rest}", TOWER.1));
         let with = [
             Some(name.to_string()),
             bare.map(str::to_string),
-            older,
+            older(name),
+            bare.and_then(older),
             newer,
         ];
         with.into_iter().flatten()
@@ -150,8 +182,10 @@ impl Resolver {
             }
         }
         for name in dir.tensors.keys().filter(|n| !used.contains(*n)) {
-            if is_buffer(name) {
+            if is_buffer(name) || self.is_ignored(name) {
                 out.ignored.push(name.clone());
+            } else if OTHER_HEADS.iter().any(|head| name.starts_with(head)) {
+                out.unused.push(name.clone());
             } else {
                 report.unexpected.push((name.clone(), None));
             }
@@ -193,13 +227,25 @@ pub struct Resolved {
     pub file_names: BTreeMap<String, String>,
     /// Stored copies of tied tensors (`lm_head.weight`), which need not be read.
     pub tied_copies: Vec<String>,
-    /// Stored constants that are not parameters.
+    /// Stored constants that are not parameters, and what the family's class passes over.
     pub ignored: Vec<String>,
+    /// Heads for other tasks.
+    pub unused: Vec<String>,
     /// What a user may want to know, one sentence each.
     pub notes: Vec<String>,
 }
 
 impl Resolved {
+    /// What is to be said of heads for other tasks; `None` where there are none.
+    pub fn unused_note(&self) -> Option<String> {
+        let first = self.unused.first()?;
+        Some(format!(
+            "{} tensors of heads for other tasks are not used (`{first}`{})",
+            self.unused.len(),
+            if self.unused.len() > 1 { ", …" } else { "" }
+        ))
+    }
+
     /// The file's own spelling of a canonical name (`None`: not a parameter of the model, or tied away).
     pub fn file_name(&self, canonical: &str) -> Option<&str> {
         self.file_names.get(canonical).map(String::as_str)

@@ -35,12 +35,14 @@ pub fn read(path: &Path, sets: &[String]) -> Result<Config> {
 }
 
 /// Opens what the config names, as far as headers go: the model's folder, whose names and shapes must be the model's, the tokenizer, the
-/// data, the keys of signatures. Nothing is written. What is remarkable about the data comes back.
+/// data, the keys of signatures. Nothing is written. What is remarkable about model and data comes back.
 fn files_of(config: &Config) -> Result<Vec<Remark>> {
     let s = &config.settings;
-    let (mut opened, mut remarks) = (None, vec![]);
+    let (mut opened, mut told) = (None, vec![]);
     if let Some(m @ Model::Hf(_)) = &s.model {
-        opened = Some(model::of_config(m, None)?.spec);
+        let source = model::of_config(m, None)?;
+        told.extend(source.remarks());
+        opened = Some(source.spec);
     }
     if let Some(data) = &s.data {
         let mut spec = source::spec(data, s.model.as_ref())?;
@@ -48,7 +50,7 @@ fn files_of(config: &Config) -> Result<Vec<Remark>> {
             spec.model_vocab = Some(opened.model().vocab as usize);
             spec.objective = objective::of(data, s.model.as_ref(), Some(opened))?;
         }
-        remarks = crossweave_data::check(&spec)?;
+        told.extend(crossweave_data::check(&spec)?);
     }
     if let Some(key) = &s.checkpoint.sign_key {
         SecretKey::read(key.as_ref())?;
@@ -56,7 +58,7 @@ fn files_of(config: &Config) -> Result<Vec<Remark>> {
     if let Some(key) = &s.checkpoint.trust_key {
         PublicKey::read(key.as_ref())?;
     }
-    Ok(remarks)
+    Ok(told)
 }
 
 /// One key, all keys of a config, or all keys there are.

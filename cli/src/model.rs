@@ -7,7 +7,7 @@ use crate::train::resume;
 use crate::trained;
 use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
-use crossweave_data::Columns;
+use crossweave_data::{Columns, Remark};
 use crossweave_engine::{StateKind, Trainer};
 use crossweave_nn::distill::{Distill, TEACHER};
 use crossweave_nn::lora::is_adapter;
@@ -93,7 +93,13 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
             let shape = p.shape.dims().iter().map(|d| *d as usize).collect();
             (p.name, shape)
         });
-    let mut resolver = Resolver::new(expected).base(spec.model().base);
+    let tensors = &spec.family().tensors;
+    let mut resolver = Resolver::new(expected)
+        .base(spec.model().base)
+        .ignore(tensors.ignored);
+    for (copy, of) in tensors.copies {
+        resolver = resolver.tie(*copy, *of);
+    }
     if spec.model().head.tied {
         let head = format!("{}.weight", spec.model().head.lm);
         resolver = resolver.tie(head, spec.model().table());
@@ -199,6 +205,21 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
 }
 
 impl Source {
+    /// What is to be said of its folder, and of its teacher's: keys and tensors that change nothing.
+    pub fn remarks(&self) -> Vec<Remark> {
+        let own = self.folder.as_ref().map(|f| (f, &self.spec));
+        let teacher = self.teacher.as_ref().map(|t| (&t.folder, &t.spec));
+        let each = own.into_iter().chain(teacher);
+        let of = |(folder, spec): (&Folder, &ModelSpec)| {
+            let dir = &folder.dir.path;
+            let told = |w| format!("{}: {w}", dir.join("config.json").display());
+            let unread = spec.warning().map(|w| Remark::Warning(told(w)));
+            let unused = folder.names.unused_note();
+            let unused = unused.map(|n| Remark::Note(format!("{}: {n}", dir.display())));
+            unread.into_iter().chain(unused)
+        };
+        each.flat_map(of).collect()
+    }
     /// Width of the residual stream.
     pub fn width(&self) -> u64 {
         self.spec.model().width

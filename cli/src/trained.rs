@@ -32,10 +32,10 @@ pub fn open(named: &Path) -> Result<Trained> {
         None => named.to_path_buf(),
     };
     let of_folder = |dir: PathBuf| -> Result<Trained> {
-        Ok(Trained {
-            source: model::open_folder(&dir)?,
-            folder: Some(dir),
-        })
+        let source = model::open_folder(&dir)?;
+        source.remarks().iter().for_each(|r| eprintln!("{r}"));
+        let folder = Some(dir);
+        Ok(Trained { source, folder })
     };
     let of_checkpoint = |dir: &Path| -> Result<Trained> {
         let checkpoint = Checkpoint::open_as(dir, Proof::AsRead)?;

@@ -38,6 +38,7 @@ mod oracles;
 mod pipelines;
 mod predict;
 mod profiles;
+mod published;
 mod signals;
 mod split;
 mod stopped;

@@ -80,7 +80,7 @@ pub const CRATES: &[Crate] = &[
     // Plans one level lower: the ABI's op ids, parameters and types, and no device.
     Crate { name: PROGRAM, floor: 2, ours: &[ABI, AXES, PLAN], theirs: &[], dev: &[] },
     // Keys of config.json and descriptions of models: below the config, whose tables of a model are made of them.
-    Crate { name: FAMILY, floor: 0, ours: &[], theirs: &["serde_json"], dev: &[] },
+    Crate { name: FAMILY, floor: 0, ours: &[], theirs: &["serde_json", "strsim"], dev: &[] },
     Crate { name: CONFIG, floor: 1, ours: &[AXES, FAMILY], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest"] },
     Crate { name: DATA, floor: 2, ours: &[FILES], theirs: &["chrono", "minijinja", "minijinja-contrib", "arrow-array", "arrow-ipc", "flate2", "glob", "parquet", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers", "zstd"], dev: &["proptest"] },
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.

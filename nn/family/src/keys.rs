@@ -1,10 +1,10 @@
 //! Keys of a `config.json` as rows of a table: what value each takes, what it is when absent, and what a new model begins with. One reader for
 //! every family: a key that is not understood is an error that names it, its value and the families that have it.
 
+use crate::Family;
 use crate::desc::Act;
 use crate::rope::parameters;
-use crate::{Family, families};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// One key.
 #[derive(Clone, Copy, Debug)]
@@ -315,35 +315,13 @@ pub const ACTIVATION_NAMES: &[&str] = &{
     names
 };
 
-/// Keys that say nothing of the computation, in every family.
-#[rustfmt::skip]
-const HARMLESS: &[&str] = &[
-    "model_type", "architectures", "torch_dtype", "dtype", "transformers_version", "use_cache", "_name_or_path", "auto_map",
-    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id",
-    "decoder_start_token_id", "task_specific_params", "finetuning_task", "id2label", "label2id", "num_labels", "problem_type",
-    "output_attentions", "output_hidden_states", "return_dict", "use_return_dict", "gradient_checkpointing", "tokenizer_class", "prefix",
-    "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "_commit_hash", "torchscript", "use_bfloat16",
-    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "temperature", "top_k", "top_p",
-    "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
-    "num_return_sequences", "output_scores", "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id",
-    "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "diversity_penalty",
-    "tf_legacy_loss", "cache_implementation", "unsloth_fixed", "unsloth_version",
-];
-
 /// Names of what norms add to the variance or the mean square.
-const EPS: [&str; 4] = [
+pub(crate) const EPS: [&str; 4] = [
     "rms_norm_eps",
     "layer_norm_eps",
     "norm_epsilon",
     "layer_norm_epsilon",
 ];
-
-/// Rotary keys that 4.x writes beside the names that the family has for them.
-fn beside(family: &Family) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let plain = ["rope_theta", "partial_rotary_factor"].into_iter();
-    let both = plain.zip(family.roles.rope);
-    both.filter(|(_, by)| family.key(by).is_some())
-}
 
 /// The keys of one model: every row of its family that has a value, given or by default.
 #[derive(Clone, Debug)]
@@ -352,75 +330,15 @@ pub struct Config {
     pub family: &'static Family,
     /// Values by key.
     pub map: Map<String, Value>,
+    /// Keys that the file gives.
+    pub(crate) given: Vec<&'static str>,
+    /// Keys of the file that the class of `transformers` does not read, those of parts with the name of the part before them.
+    pub(crate) unread: Vec<String>,
 }
 
 impl Config {
-    /// Reads a `config.json`; what is absent or null takes `transformers`' default.
-    ///
-    /// # Errors
-    /// A key that is not understood; a value of another type or out of range.
-    pub fn of_hf(
-        family: &'static Family,
-        json: &Map<String, Value>,
-    ) -> Result<Config, ConfigError> {
-        let (mut map, mut none) = (Map::new(), vec![]);
-        let given = without_parameters(family, json)?;
-        for (name, value) in &given {
-            let mut harmless = HARMLESS.iter().copied().chain(family.harmless.split(' '));
-            match family.key(name) {
-                Some(row) if value.is_null() && row.nullable => none.push(row.name),
-                _ if value.is_null() => {}
-                Some(row) => {
-                    row.check(value)?;
-                    map.insert(name.clone(), value.clone());
-                }
-                None if harmless.any(|h| h == name) => {}
-                None if beside(family).any(|(plain, _)| plain == name) => {}
-                None => return unknown(family, name, value),
-            }
-        }
-        let mut config = Config { family, map };
-        config.fill(|row| match none.contains(&row.name) {
-            true => "",
-            false => row.default,
-        });
-        for (plain, by) in beside(family) {
-            let own = config.get(by).filter(|_| family.key(plain).is_none());
-            if let (Some(own), Some(v)) = (own, given.get(plain).filter(|v| !v.is_null()))
-                && !same(own, v)
-            {
-                return bad(plain, format!("{v}, and {by} is {own}: keep {by} alone"));
-            }
-        }
-        Ok(config)
-    }
-
-    /// Takes a new model's keys, which have been checked by their rows.
-    ///
-    /// # Errors
-    /// As [`Config::of_hf`].
-    pub fn of_new(
-        family: &'static Family,
-        given: &Map<String, Value>,
-    ) -> Result<Config, ConfigError> {
-        let mut map = Map::new();
-        for (name, value) in given.iter().filter(|(_, v)| !v.is_null()) {
-            match family.key(name) {
-                Some(row) => row.check(value)?,
-                None => return unknown(family, name, value),
-            }
-            map.insert(name.clone(), value.clone());
-        }
-        let mut config = Config { family, map };
-        config.fill(|row| match row.fresh {
-            Fresh::Same | Fresh::Unasked => row.default,
-            Fresh::Other(value) => value,
-            Fresh::Required | Fresh::Derived(_) => "",
-        });
-        Ok(config)
-    }
-
-    fn fill(&mut self, default: impl Fn(&Key) -> &'static str) {
+    /// Gives every key that has none what is taken for it.
+    pub(crate) fn fill(&mut self, default: impl Fn(&Key) -> &'static str) {
         for row in self.family.keys() {
             let text = default(row);
             if !text.is_empty() && !self.map.contains_key(row.name) {
@@ -603,67 +521,6 @@ impl Config {
     }
 }
 
-/// 5.x keeps the rotary settings in `rope_parameters`; here they become the keys of 4.x, which every family's rows have. A non-empty
-/// `rope_scaling` beside it counts for more, in `transformers` too.
-fn without_parameters(
-    family: &Family,
-    json: &Map<String, Value>,
-) -> Result<Map<String, Value>, ConfigError> {
-    let mut out = json.clone();
-    let Some(given) = out.remove("rope_parameters").filter(|v| !v.is_null()) else {
-        return one_original(family, out);
-    };
-    let [theta, part] = family.roles.rope;
-    if family.key(theta).is_none() {
-        return unknown(family, "rope_parameters", &given);
-    }
-    let Value::Object(mut p) = given else {
-        return bad("rope_parameters", format!("{given} is not an object"));
-    };
-    if p.values().any(Value::is_object) {
-        return (family.nested)(out, p);
-    }
-    for (inner, name) in [("rope_theta", theta), ("partial_rotary_factor", part)] {
-        let whole = family.key(name).is_none() && p.get(inner) == Some(&json!(1.0));
-        let Some(v) = p.remove(inner).filter(|v| !v.is_null() && !whole) else {
-            continue;
-        };
-        laid(&mut out, name, v)?;
-    }
-    let kind = p.get("rope_type").or(p.get("type")).and_then(Value::as_str);
-    if matches!(kind, None | Some("default")) {
-        return Ok(out);
-    }
-    scaled(out, Value::Object(p))
-}
-
-/// Where `longrope` begins to take its other list, 4.x reads beside `rope_scaling`, else from the longest sequence; 5.x reads it within. What
-/// they would read differently is refused.
-fn one_original(
-    family: &Family,
-    out: Map<String, Value>,
-) -> Result<Map<String, Value>, ConfigError> {
-    const ORIGINAL: &str = "original_max_position_embeddings";
-    let (scaling, longest) = (&out.get("rope_scaling"), out.get(family.roles.positions));
-    let inner = |key: &str| scaling.and_then(|s| s.get(key));
-    let long = |key: &&str| inner(key).and_then(Value::as_str) == Some("longrope");
-    let within = inner(ORIGINAL).filter(|v| !v.is_null() && family.key(ORIGINAL).is_none());
-    match within {
-        Some(v)
-            if ["rope_type", "type"].iter().any(long) && longest.is_none_or(|l| !same(l, v)) =>
-        {
-            bad(
-                "rope_scaling",
-                format!(
-                    "{ORIGINAL} {v}: transformers 4.x takes {} instead and 5.x this; write the scaling as rope_parameters if {v} is meant",
-                    family.roles.positions
-                ),
-            )
-        }
-        _ => Ok(out),
-    }
-}
-
 /// [`laid`] of the scaling, which may be spelled in two ways.
 ///
 /// # Errors
@@ -706,28 +563,6 @@ pub fn not_nested(
     bad(
         "rope_parameters",
         "holds settings by kind of layer, which this family does not have",
-    )
-}
-
-fn unknown<T>(family: &Family, name: &str, value: &Value) -> Result<T, ConfigError> {
-    let mut shown = value.to_string();
-    if shown.chars().count() > 60 {
-        shown = shown.chars().take(57).collect::<String>() + "…";
-    }
-    let others: Vec<&str> = families()
-        .filter(|f| f.key(name).is_some())
-        .map(|f| f.name)
-        .collect();
-    let known = match others.is_empty() {
-        true => "no family here has it".to_string(),
-        false => format!("families that have it: {}", others.join(", ")),
-    };
-    bad(
-        name,
-        format!(
-            "{shown}: not understood in a {} model ({known}); remove it if the model does not depend on it",
-            family.name
-        ),
     )
 }
 

@@ -2,16 +2,19 @@
 //!
 //! Adding a family that the description can say is one file under `families/`: a row of [`Family`] with its keys and a function from their
 //! values to a [`desc::Model`]. The blocks that compute it are those of `crossweave-nn`, the same for every family; the config's schema and
-//! its explanations read the same rows. **Invariant**: a key that is not understood is refused, never passed over.
+//! its explanations read the same rows. **Invariant**: a key that the class of `transformers` reads and this crate does not is refused; one that it does not read is named.
 #![forbid(unsafe_code)]
 
 mod check;
 pub mod desc;
 mod families;
 pub mod keys;
+mod read;
+mod reads;
 pub mod rope;
 mod spec;
 pub mod split;
+mod strangers;
 
 pub use families::{COMPOSED, FAMILIES};
 pub use keys::{Config, ConfigError, Fresh, Key, Kind};
@@ -45,6 +48,25 @@ pub struct Family {
     pub lora: &'static [&'static str],
     /// PEFT's name for weights that are `[in, out]`.
     pub fan_in_fan_out: bool,
+    /// What published files hold beside the parameters.
+    pub tensors: Tensors,
+}
+
+/// Tensors that published files of a family hold beside the parameters, as the class of `transformers` treats them.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensors {
+    /// Those that the class passes over: a whole name, an ending that begins with a dot, or a beginning that ends with one.
+    pub ignored: &'static [&'static str],
+    /// Copies that the class ties to another tensor: the copy's name and the other's.
+    pub copies: &'static [(&'static str, &'static str)],
+}
+
+impl Tensors {
+    /// None beyond those that any family's files may hold.
+    pub const PLAIN: Tensors = Tensors {
+        ignored: &[],
+        copies: &[],
+    };
 }
 
 /// `rope_parameters` by kind of layer: the other keys, and those.

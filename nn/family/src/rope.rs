@@ -189,6 +189,11 @@ fn scaling(c: &Config, o: &Object<'_>, pairs: u64) -> Result<Scaling, ConfigErro
         Some(kind) => kind,
         None => o.text("type")?.unwrap_or("default"),
     };
+    // The first files of Phi-3 call it so, and its config class takes both for the same.
+    let kind = match kind {
+        "yarn" if c.family.name == "phi3" => "longrope",
+        kind => kind,
+    };
     let longest = c.int(c.family.roles.positions)? as f64;
     let factor = |o: &Object<'_>| -> Result<f64, ConfigError> {
         match o.need("factor", kind)? {
@@ -198,8 +203,11 @@ fn scaling(c: &Config, o: &Object<'_>, pairs: u64) -> Result<Scaling, ConfigErro
     };
     let original = || o.num_or("original_max_position_embeddings", longest);
     let (known, scaling): (&[&str], Scaling) = match kind {
-        "default" => (&[], Scaling::None),
-        "linear" => (&["factor"], Scaling::Linear { factor: factor(o)? }),
+        "default" => (&["original_max_position_embeddings"], Scaling::None),
+        "linear" => (
+            &["factor", "original_max_position_embeddings"],
+            Scaling::Linear { factor: factor(o)? },
+        ),
         "dynamic" => (
             &["factor", "original_max_position_embeddings"],
             Scaling::Dynamic {

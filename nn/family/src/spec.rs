@@ -3,7 +3,8 @@
 use crate::desc::Model;
 use crate::keys::{Config, ConfigError, Derive, Fresh, Kind, bad};
 use crate::rope::parameters;
-use crate::{Family, families, family};
+use crate::strangers::{not_available, warning};
+use crate::{Family, family};
 use serde_json::{Map, Value, json};
 
 /// A model, described.
@@ -34,14 +35,7 @@ impl ModelSpec {
             Some(v) => return bad("model_type", format!("{v} is not text")),
         };
         let Some(family) = family(name) else {
-            let known: Vec<_> = families().map(|f| f.name).collect();
-            return bad(
-                "model_type",
-                format!(
-                    "\"{name}\" is not available; available: {}",
-                    known.join(", ")
-                ),
-            );
+            return Err(not_available(name, map));
         };
         let spec = Config::of_hf(family, map).and_then(ModelSpec::of);
         spec.map_err(|e| ModelSpec::as_written(e, family, map))
@@ -226,6 +220,14 @@ impl ModelSpec {
         )
     }
 
+    /// What is to be said of keys that the class of `transformers` does not read; `None` where there are none.
+    pub fn warning(&self) -> Option<String> {
+        warning(&self.config)
+    }
+    /// Keys that the class of `transformers` does not read.
+    pub fn unread(&self) -> &[String] {
+        &self.config.unread
+    }
     /// The family.
     pub fn family(&self) -> &'static Family {
         self.config.family

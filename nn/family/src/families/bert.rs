@@ -3,7 +3,7 @@
 
 use crate::desc::*;
 use crate::keys::*;
-use crate::{Family, ROLES, Roles, dimensions_only, keys_only};
+use crate::{Family, ROLES, Roles, Tensors, dimensions_only, keys_only};
 
 /// The class with a next-sentence head.
 const BOTH_HEADS: &str = "BertForPreTraining";
@@ -47,6 +47,11 @@ pooler_type directionality",
     export: keys_only,
     lora: &["query", "value"],
     fan_in_fan_out: false,
+    // Of a class with another head, or none: published files have both heads, whichever class they name.
+    tensors: Tensors {
+        ignored: &["bert.pooler.", "pooler.", "cls.seq_relationship.", ".embeddings.position_ids", ".embeddings.token_type_ids"],
+        copies: &[],
+    },
 };
 
 #[rustfmt::skip]
@@ -78,7 +83,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
         vocab,
         positions,
         width,
-        base: "",
+        base: "bert.",
         stack: Stack {
             embed: Embed {
                 prefix: "bert.embeddings",

@@ -3,7 +3,7 @@
 
 use crate::desc::*;
 use crate::keys::*;
-use crate::{Family, ROLES, Roles, dimensions_only, keys_only};
+use crate::{Family, ROLES, Roles, Tensors, dimensions_only, keys_only};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -36,6 +36,7 @@ skip_bias_add_qkv",
     export: keys_only,
     lora: &["query_key_value"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };
 
 fn build(c: &Config) -> Result<Model, ConfigError> {

@@ -3,7 +3,7 @@
 
 use crate::desc::*;
 use crate::keys::*;
-use crate::{Family, ROLES, Roles, dimensions_only, keys_only};
+use crate::{Family, ROLES, Roles, Tensors, dimensions_only, keys_only};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -31,6 +31,7 @@ pub const FAMILY: Family = Family {
     export: keys_only,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };
 
 /// A layer's parameters by the names of its modules, each `[output, input]` with a bias, and of norms.

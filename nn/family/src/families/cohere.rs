@@ -5,7 +5,7 @@ use super::llama;
 use super::sizes::{Defaults, preset_heads, sizes_by};
 use crate::desc::{Around, Layer, Model, Norm, NormKind, Order, Over, Positions, QkNorm};
 use crate::keys::*;
-use crate::{Family, ROLES, keys_only};
+use crate::{Family, ROLES, Tensors, keys_only};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -35,6 +35,7 @@ pub const FAMILY: Family = Family {
     export: keys_only,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };
 
 /// Sizes of both generations.

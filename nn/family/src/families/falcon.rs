@@ -4,7 +4,7 @@
 use crate::desc::*;
 use crate::keys::*;
 use crate::rope::rotary;
-use crate::{Family, ROLES, Roles, dimensions_only, keys_only};
+use crate::{Family, ROLES, Roles, Tensors, dimensions_only, keys_only};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -43,6 +43,7 @@ pub const FAMILY: Family = Family {
     export: keys_only,
     lora: &["query_key_value"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };
 
 #[rustfmt::skip]

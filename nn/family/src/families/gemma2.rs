@@ -5,7 +5,7 @@ use super::llama;
 use super::sizes::{Defaults, preset, sizes};
 use crate::desc::{Around, Layer, Model, Norm, NormKind};
 use crate::keys::*;
-use crate::{Family, ROLES, Roles, keys_only};
+use crate::{Family, ROLES, Roles, Tensors, keys_only};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -33,6 +33,7 @@ pub const FAMILY: Family = Family {
     export: keys_only,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };
 
 /// Keys that every Gemma has.

@@ -6,7 +6,7 @@ use super::sizes::{Defaults, preset, sizes};
 use crate::desc::{Layer, Norm, NormKind, Over, Positions, QkNorm};
 use crate::keys::*;
 use crate::rope::{Rotary, parameters};
-use crate::{Family, ROLES, Roles};
+use crate::{Family, ROLES, Roles, Tensors};
 use serde_json::{Map, Value, json};
 
 #[rustfmt::skip]
@@ -31,6 +31,7 @@ pub const FAMILY: Family = Family {
     export,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };
 
 fn layer(c: &Config, i: u64, l: &mut Layer) -> Result<(), ConfigError> {

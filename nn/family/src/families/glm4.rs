@@ -5,7 +5,7 @@ use super::llama;
 use super::sizes::{Defaults, preset, sizes};
 use crate::desc::{Around, Layer, Norm, Positions, Up, linear};
 use crate::keys::*;
-use crate::{Family, ROLES, keys_only};
+use crate::{Family, ROLES, Tensors, keys_only};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -37,6 +37,7 @@ pub const FAMILY: Family = Family {
     export: keys_only,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };
 
 /// Neighbours are pairs; gate and up are one layer.

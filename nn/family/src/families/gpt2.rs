@@ -2,7 +2,7 @@
 
 use crate::desc::*;
 use crate::keys::*;
-use crate::{Family, ROLES, Roles, dimensions_only};
+use crate::{Family, ROLES, Roles, Tensors, dimensions_only};
 use serde_json::json;
 
 #[rustfmt::skip]
@@ -31,8 +31,7 @@ pub const FAMILY: Family = Family {
     harmless: "n_ctx reorder_and_upcast_attn summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout",
     roles: Roles {
         layers: "n_layer", width: "n_embd", heads: "n_head", kv_heads: "", head_dim: "", mlp: "n_inner", positions: "n_positions", act: "activation_function",
-        dropout: ["embd_pdrop", "resid_pdrop", "attn_pdrop"],
-        ..ROLES
+        dropout: ["embd_pdrop", "resid_pdrop", "attn_pdrop"], ..ROLES
     },
     preset: dimensions_only,
     build,
@@ -44,6 +43,7 @@ pub const FAMILY: Family = Family {
     },
     lora: &["c_attn"],
     fan_in_fan_out: true,
+    tensors: Tensors { ignored: &[".attn.bias", ".attn.masked_bias", ".crossattention.bias", ".crossattention.masked_bias"], copies: &[] },
 };
 
 fn build(c: &Config) -> Result<Model, ConfigError> {

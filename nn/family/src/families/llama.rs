@@ -4,7 +4,7 @@ use super::sizes::{Defaults, preset, sizes};
 use crate::desc::*;
 use crate::keys::*;
 use crate::rope::rotary;
-use crate::{Family, ROLES, keys_only};
+use crate::{Family, ROLES, Tensors, keys_only};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -30,6 +30,7 @@ pub const FAMILY: Family = Family {
     export: keys_only,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };
 
 /// The llama of these keys, with biases of q, k and v, of the output and of the MLP as stated; `change` makes each layer what it is.

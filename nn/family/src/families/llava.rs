@@ -4,7 +4,7 @@
 use super::{clip, llama};
 use crate::desc::*;
 use crate::keys::*;
-use crate::{Family, Roles, dimensions_only};
+use crate::{Family, Roles, Tensors, dimensions_only};
 use serde_json::{Value, json};
 
 #[rustfmt::skip]
@@ -40,10 +40,11 @@ pub const FAMILY: Family = Family {
     },
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };
 
 #[rustfmt::skip]
-const PARTS: [(&str, &Family); 2] = [("text_config", &llama::FAMILY), ("vision_config", &clip::FAMILY)];
+pub const PARTS: [(&str, &Family); 2] = [("text_config", &llama::FAMILY), ("vision_config", &clip::FAMILY)];
 
 /// The keys of a part.
 #[rustfmt::skip]

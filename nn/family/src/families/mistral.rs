@@ -3,7 +3,7 @@
 use super::llama;
 use super::sizes::{Defaults, preset, sizes};
 use crate::keys::*;
-use crate::{Family, ROLES, keys_only};
+use crate::{Family, ROLES, Tensors, keys_only};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -28,4 +28,5 @@ pub const FAMILY: Family = Family {
     export: keys_only,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };

@@ -61,3 +61,11 @@ pub const FAMILIES: &[&Family] = &[
 
 /// Those that are made of parts, of which only folders are read.
 pub const COMPOSED: &[&Family] = &[&llava::FAMILY];
+
+/// The family of a part of a composed model, by the key of the part.
+pub(crate) fn part_of(key: &str) -> Option<&'static Family> {
+    llava::PARTS
+        .iter()
+        .find(|p| p.0 == key)
+        .map(|(_, family)| *family)
+}

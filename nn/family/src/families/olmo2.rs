@@ -6,7 +6,7 @@ use super::sizes::{Defaults, preset, sizes};
 use crate::desc::{Around, Model, Norm, Over, QkNorm};
 use crate::keys::*;
 use crate::rope::typed_scaling;
-use crate::{Family, ROLES};
+use crate::{Family, ROLES, Tensors};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -28,6 +28,7 @@ pub const FAMILY: Family = Family {
     export: typed_scaling,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };
 
 fn build(c: &Config) -> Result<Model, ConfigError> {

@@ -2,7 +2,7 @@
 
 use crate::desc::*;
 use crate::keys::*;
-use crate::{Family, ROLES, Roles, dimensions_only, keys_only};
+use crate::{Family, ROLES, Roles, Tensors, dimensions_only, keys_only};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -41,6 +41,8 @@ pub const FAMILY: Family = Family {
     export: keys_only,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
+    // The number of a format, from fairseq.
+    tensors: Tensors { ignored: &["model.decoder.version", "decoder.version"], copies: &[] },
 };
 
 fn build(c: &Config) -> Result<Model, ConfigError> {

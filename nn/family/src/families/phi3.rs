@@ -5,7 +5,7 @@ use super::sizes::{Defaults, preset, sizes};
 use crate::desc::{Qkv, Up, linear};
 use crate::keys::*;
 use crate::rope::typed_scaling;
-use crate::{Family, ROLES, Roles};
+use crate::{Family, ROLES, Roles, Tensors};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -37,4 +37,5 @@ pub const FAMILY: Family = Family {
     export: typed_scaling,
     lora: &["qkv_proj"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };

@@ -5,7 +5,7 @@ use super::qwen2::{WINDOWS, windowed};
 use super::sizes::{Defaults, preset, sizes};
 use crate::desc::{Norm, Over, QkNorm};
 use crate::keys::*;
-use crate::{Family, ROLES, keys_only};
+use crate::{Family, ROLES, Tensors, keys_only};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -33,4 +33,5 @@ pub const FAMILY: Family = Family {
     export: keys_only,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };

@@ -5,7 +5,7 @@ use super::llama;
 use super::sizes::{Defaults, preset_heads, sizes_by};
 use crate::desc::{NormKind, Up, linear};
 use crate::keys::*;
-use crate::{Family, ROLES, Roles, keys_only};
+use crate::{Family, ROLES, Roles, Tensors, keys_only};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -41,4 +41,5 @@ pub const FAMILY: Family = Family {
     export: keys_only,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
+    tensors: Tensors::PLAIN,
 };

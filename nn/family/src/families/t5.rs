@@ -4,7 +4,7 @@
 use super::sizes::buckets;
 use crate::desc::*;
 use crate::keys::*;
-use crate::{Family, Roles, dimensions_only};
+use crate::{Family, Roles, Tensors, dimensions_only};
 use serde_json::json;
 
 /// Longest text of encoder and of decoder, for which one line of buckets is made.
@@ -43,12 +43,12 @@ pub const FAMILY: Family = Family {
     preset: dimensions_only,
     build,
     nested: not_nested,
-    export: |c, out| {
-        let start = c.get("decoder_start_token_id").or(c.get("pad_token_id")).cloned();
-        out.insert("decoder_start_token_id".into(), json!(start));
-    },
+    export: |c, out| _ = out.insert("decoder_start_token_id".into(), json!(c.get("decoder_start_token_id").or(c.get("pad_token_id")))),
     lora: &["q", "v"],
     fan_in_fan_out: false,
+    // The first files have a table that no layer reads.
+    tensors: Tensors { ignored: &["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"],
+        copies: &[("encoder.embed_tokens.weight", "shared.weight"), ("decoder.embed_tokens.weight", "shared.weight")] },
 };
 
 /// Names of modules in one.
@@ -96,8 +96,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
         base: "",
         stack: Stack {
             embed: Embed { prefix: "shared", table: "weight", dropout, ..Embed::default() },
-            prefix: "encoder.block",
-            layers: (0..layers).map(reads).collect(),
+            prefix: "encoder.block", layers: (0..layers).map(reads).collect(),
         },
         decoder: Some(Decoder {
             read: 0,
