@@ -193,7 +193,10 @@ def gemma3_text(d):
 def gemma1(d):
     d.sizes(), d.heads(), d.rope(), d.eps("rms_norm_eps")
     d.keys.setdefault("head_dim", d.dim)
-    d.keys |= dict(hidden_act=d.act("gelu_pytorch_tanh"), attention_bias=d.maybe(0.3), pad_token_id=d.pad())
+    act = d.act("gelu_pytorch_tanh")
+    if MAJOR < 5 and act == "gelu":
+        act = "relu"  # 5.x takes it for its approximation, which is what is computed here
+    d.keys |= dict(hidden_act=act, attention_bias=d.maybe(0.3), pad_token_id=d.pad())
 
 
 def granite(d):
