@@ -223,14 +223,17 @@ impl CliError {
 
     /// Can another rank's failure have caused this one of `rank`? What a rank has met alone is reported at once, before its end is noticed.
     pub fn may_follow(&self, rank: u32) -> bool {
-        use crossweave_hal::Code;
+        use crossweave_hal::{Code, JobRank};
         let hal = match self {
             CliError::Engine(e) => e.hal(),
             CliError::Hal(e) => Some(e),
             _ => None,
         };
+        // Who did not come in time has been found out, from what all ranks show.
+        let judged = |e: &crossweave_hal::Error| e.code == Code::Timeout && e.at == "checker";
         let between = |e: &crossweave_hal::Error| {
-            matches!(e.code, Code::Comm | Code::Aborted | Code::Timeout) && e.peer != Some(rank)
+            let follows = matches!(e.code, Code::Comm | Code::Aborted | Code::Timeout);
+            follows && e.peer != Some(JobRank(rank)) && !judged(e)
         };
         hal.is_some_and(between)
     }

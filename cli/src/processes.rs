@@ -10,11 +10,11 @@ use crate::handshake;
 use crate::ranks::{Ranks, rank_words};
 use crate::roll::Roll;
 use crossweave_config::Resolved;
-use crossweave_files::TEXT;
 use crossweave_hal::loader::{find, load};
-use crossweave_hal::{Carrier, CheckerState, HostServices, KvStore, Plugin, crash};
+use crossweave_hal::{Carrier, CheckerState, HostName, HostServices, KvStore, Plugin, crash};
 use crossweave_mesh::{
     JobStore, LateStore, Launch, PeerFailure, ProcessMap, checker_state, detect, rendezvous,
+    this_host,
 };
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -31,6 +31,8 @@ const PREPARING: Duration = Duration::from_secs(24 * 3600);
 const TOGETHER: Duration = Duration::from_secs(600);
 /// How long a rank that has nothing to say leaves the one that has.
 const LAST_WORDS: Duration = Duration::from_millis(700);
+/// How far the line of the rank that fails is ahead of those of the ranks that hear of it.
+const FIRST: Duration = Duration::from_millis(30);
 /// What all processes of a host take to say that another one has died.
 const MOMENT: Duration = Duration::from_millis(1);
 /// A rank that hears of another's failure stops by itself within this time, or is ended.
@@ -41,8 +43,10 @@ const NEWS: Duration = Duration::from_millis(500);
 /// What a process says of itself when they meet.
 #[derive(Debug, Serialize, Deserialize)]
 struct Card {
-    /// Its machine.
+    /// Its machine's name.
     host: String,
+    /// What distinguishes its machine from others of that name.
+    machine: String,
     /// Its ranks, by the names of `--ranks`; one without a name where that names none.
     parts: Vec<(String, u32)>,
     /// What `--ranks` says, where it is a number: ranks of the whole job.
@@ -50,7 +54,7 @@ struct Card {
 }
 
 impl Card {
-    fn of(host: &str, ranks: Option<&Ranks>) -> Card {
+    fn of(host: &HostName, ranks: Option<&Ranks>) -> Card {
         let (parts, asked) = match ranks {
             None => (vec![(String::new(), 1)], None),
             Some(Ranks::Count(n)) => (vec![(String::new(), 1)], Some(*n)),
@@ -60,7 +64,8 @@ impl Card {
             }
         };
         Card {
-            host: host.into(),
+            host: host.name.clone(),
+            machine: host.identity.clone(),
             parts,
             asked,
         }
@@ -117,7 +122,10 @@ impl Voice {
     /// shown, `words` as the others receive them.
     pub fn report(&self, rank: u32, error: &str, words: &str) {
         if !self.told.swap(true, SeqCst) {
-            eprintln!("error: {error}");
+            // In one piece, and on its way before the others pass it on: the rank that knows comes first.
+            let line = format!("error: {error}\n");
+            eprint!("{line}");
+            std::thread::sleep(FIRST);
             self.store.report(rank, words);
         }
     }
@@ -237,17 +245,21 @@ impl Processes {
         // The first call of the library waits for every process, without a limit.
         let roll = Roll::call(&launch, MEETING);
         let carrier = Carrier::open(&plugin)?;
-        let name = crossweave_files::read_text("/proc/sys/kernel/hostname".as_ref(), TEXT)
-            .unwrap_or_default();
-        let store = rendezvous(&carrier, &launch, name.trim(), MEETING)?;
+        let name = this_host();
+        // Of each machine one process says it.
+        let note = |what: &str| {
+            if launch.local_rank == 0 {
+                eprintln!("note: {what}; the other addresses of that host are tried");
+            }
+        };
+        let store = rendezvous(&carrier, &launch, &name.name, MEETING, note)?;
         drop(roll);
         late.bind(store.clone());
         let sit = || -> Result<_> {
-            let (process_map, cards) =
-                Processes::cards(&store, &launch, &Card::of(name.trim(), ranks))?;
+            let (process_map, cards) = Processes::cards(&store, &launch, &Card::of(&name, ranks))?;
             store.know(&process_map);
             Processes::check(&launch, &process_map, &cards)?;
-            let board = checker_state(&store, &process_map, name.trim(), MEETING)?;
+            let board = checker_state(&store, &process_map, &name, MEETING)?;
             crash::guard(&rank_words(&process_map.here()), HOST_ROOM);
             Ok((process_map, cards, board))
         };
@@ -307,13 +319,13 @@ impl Processes {
 
     /// The machines of the job, each once.
     pub fn hosts(&self) -> Vec<String> {
-        let mut all: Vec<String> = vec![];
+        let mut all: Vec<&Card> = vec![];
         for c in &self.cards {
-            if !c.host.is_empty() && !all.contains(&c.host) {
-                all.push(c.host.clone());
+            if !c.host.is_empty() && all.iter().all(|o| o.machine != c.machine) {
+                all.push(c);
             }
         }
-        all
+        all.into_iter().map(|c| c.host.clone()).collect()
     }
 
     /// Ranks on this machine.
@@ -343,7 +355,7 @@ impl Processes {
     }
 
     fn near(&self, card: &Card, name: Option<&str>) -> u32 {
-        let here = card.host == self.cards[self.launch.rank as usize].host;
+        let here = card.machine == self.cards[self.launch.rank as usize].machine;
         if here { card.count(name) } else { 0 }
     }
 
@@ -447,11 +459,12 @@ impl Processes {
     /// left to say (nothing), and ends this process if it does not end by itself.
     pub fn watch(&self, tell: impl Fn(CliError) + Send + Sync + 'static) {
         let here = self.here();
-        let board = self.board.clone();
+        let (board, told) = (self.board.clone(), self.voice.told.clone());
         let tell = Arc::new(tell);
         self.store.on_failure(move |f| {
             let e = CliError::peer(here.clone(), f, last_calls(&board, f));
             if !e.is_silent() {
+                told.store(true, SeqCst);
                 // In one piece: each is a call of the system that wakes the launcher, which may end this process before the next.
                 let line = format!("error: {e}\n");
                 eprint!("{line}");
@@ -475,6 +488,23 @@ impl Processes {
         });
     }
 
+    /// Holds the collectives of ranks on different hosts against each other from time to time, which no call does: in half the time that one
+    /// waits for another (`timeout`, in seconds), and every 10 s at least.
+    pub fn compare(&self, timeout: f64) {
+        let pause = Duration::from_secs_f64((timeout / 2.0).clamp(0.5, 10.0));
+        let board = self.board.clone();
+        if !self.first() {
+            return;
+        }
+        let thread = std::thread::Builder::new().name("compare".into());
+        // Where no thread can be had, a difference is found when somebody waits.
+        let _ = thread.spawn(move || {
+            while board.compare() {
+                std::thread::sleep(pause);
+            }
+        });
+    }
+
     /// The end of the job in this process: orderly, so that the launcher knows, or by telling the others what went wrong.
     ///
     /// # Errors
@@ -492,6 +522,10 @@ impl Processes {
             (Err(CliError::Elsewhere { code }), Some(_)) => {
                 std::thread::sleep(LAST_WORDS);
                 Err(CliError::Elsewhere { code })
+            }
+            (_, Some(_)) if self.voice.told.load(SeqCst) => {
+                std::thread::sleep(LAST_WORDS);
+                Err(CliError::Elsewhere { code: 1 })
             }
             (_, Some(f)) => {
                 let e = CliError::peer(here, &f, last_calls(&self.board, &f));

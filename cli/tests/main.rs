@@ -22,6 +22,7 @@ mod folders;
 mod forged;
 mod graphs;
 mod guide;
+mod hosts;
 mod islands;
 mod launch_files;
 mod layers;

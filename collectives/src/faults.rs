@@ -2,7 +2,7 @@
 //! faults is tested on real runs. A group without faults pays one branch.
 
 use crate::group::Collectives;
-use crossweave_hal::{Code, Collective, CommTag, Error, Region, Result, Stream};
+use crossweave_hal::{Code, Collective, CommTag, Error, JobRank, Region, Result, Stream};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -205,7 +205,7 @@ impl Collectives {
         let group = self.comm.name().to_string();
         let at = |rule: &FaultRule| format!("{} in step {step}: {name} on {group}", rule.name);
         let failed = |rule: &FaultRule, what: &str| Error {
-            peer: Some(rank),
+            peer: Some(JobRank(rank)),
             ..Error::new(
                 Code::Comm,
                 "fault",

@@ -10,7 +10,7 @@
 use crate::comm_plan::Nodes;
 use crate::group::Collectives;
 use crossweave_hal::{
-    Collective, Communicator, Counts, DType, Error, Reduce, Region, Result, Stream,
+    Collective, Communicator, Counts, DType, Error, GroupRank, Reduce, Region, Result, Stream,
 };
 use std::collections::HashMap;
 
@@ -58,8 +58,8 @@ impl Collectives {
         let have = near.as_ref().map_or((0, 1), |c| (c.rank(), c.size()));
         if have != (index, size) {
             return refuse(format!(
-                "rank {} is {index} of {size} in its island, and its communicator says {} of {}",
-                bridge.rank(),
+                "{} is {index} of {size} in its island, and its communicator says {} of {}",
+                bridge.members().of(GroupRank(bridge.rank())),
                 have.0,
                 have.1
             ));
@@ -124,7 +124,7 @@ impl Collectives {
             .filter(|(_, r)| r.bytes > 0)
             .collect();
         if let Some((owner, _)) = pieces.iter().find(|(owner, _)| *owner >= n) {
-            let why = format!("rank {owner} of {n} ranks is to send");
+            let why = format!("member {owner} of {n} is to send");
             return Err(Error::invalid("launch", why));
         }
         // Across: one message for each piece and other island.

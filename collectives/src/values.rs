@@ -9,7 +9,7 @@ use crate::faults::flip;
 use crate::group::Collectives;
 use crate::route::overlap;
 use crossweave_hal::{
-    Buffer, Code, Collective, CommTag, Counts, DType, Error, Region, Result, Stream, Tag,
+    Buffer, Code, Collective, CommTag, Counts, DType, Error, GroupRank, Region, Result, Stream, Tag,
 };
 use std::hash::{DefaultHasher, Hasher};
 use std::panic::Location;
@@ -90,11 +90,8 @@ impl Collectives {
                 continue;
             }
             let bytes = self.comm.bytes(m);
-            let names = |list: &[usize]| {
-                let words: Vec<String> = list.iter().map(usize::to_string).collect();
-                let s = if list.len() == 1 { "" } else { "s" };
-                format!("rank{s} {}", words.join(", "))
-            };
+            let members = self.comm.members();
+            let names = |list: &[usize]| members.list(list.iter().map(|r| GroupRank::from(*r)));
             let others: Vec<usize> = (0..column.len()).filter(|r| !odd.contains(r)).collect();
             let what = match (p, others.is_empty()) {
                 (Proof::Alike(..), false) => {
@@ -104,7 +101,7 @@ impl Collectives {
                 _ => format!("{} got other bits the second time", names(&odd)),
             };
             return Err(Error {
-                peer: odd.first().map(|r| *r as u32),
+                peer: odd.first().map(|r| members.of(*r)),
                 sticky: true,
                 ..Error::new(
                     Code::Comm,

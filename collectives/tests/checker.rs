@@ -5,8 +5,8 @@ use crate::common;
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_collectives::Collectives;
 use crossweave_hal::{
-    Buffer, Code, Collective, CommOptions, Counts, DType, Device, Error, HostServices, KvStore,
-    LocalKv, Plugin, RawPlugin, Reduce, Result, Stream, Tag,
+    Buffer, Code, Collective, CommOptions, Counts, DType, Device, Error, HostServices, JobRank,
+    KvStore, LocalKv, Plugin, RawPlugin, Reduce, Result, Stream, Tag,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -159,7 +159,10 @@ fn who_deviates_from_the_majority_is_named_with_both_call_sites() {
         );
         holds(&text, &[&line(mark), &line("all"), "tag grad"]);
         let e = ends[0].as_ref().unwrap_err();
-        assert_eq!((e.code, e.peer, e.sticky), (Code::Comm, Some(1), true));
+        assert_eq!(
+            (e.code, e.peer, e.sticky),
+            (Code::Comm, Some(JobRank(1)), true)
+        );
     }
 }
 
@@ -274,7 +277,7 @@ fn a_call_that_is_missing_or_too_many_is_told_from_one_that_is_different() {
             "ranks 0, 2, 3 call all_reduce",
         ],
     );
-    assert!(e.iter().all(|e| e.peer == Some(1)));
+    assert!(e.iter().all(|e| e.peer == Some(JobRank(1))));
 }
 
 #[test]
@@ -446,7 +449,7 @@ fn a_rank_that_has_ended_never_comes() {
                 &line("ended"),
             ],
         );
-        assert_eq!(ends[0].as_ref().unwrap_err().peer, Some(2));
+        assert_eq!(ends[0].as_ref().unwrap_err().peer, Some(JobRank(2)));
     }
 }
 

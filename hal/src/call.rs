@@ -2,6 +2,7 @@
 
 use crate::error::{Code, Error, Result};
 use crossweave_abi as abi;
+use crossweave_plugin::Members;
 
 impl Error {
     /// Puts `what` before the message: the caller's view of the same failure.
@@ -21,6 +22,20 @@ pub(crate) fn check(
     match f(&mut record) {
         abi::OK => Ok(()),
         status => Err(Error::from_record(status, at, &record)),
+    }
+}
+
+/// Like [`check`], of a call on a communicator with these members.
+#[inline]
+pub(crate) fn check_member(
+    at: &'static str,
+    members: &Members,
+    f: impl FnOnce(*mut abi::Error) -> abi::Status,
+) -> Result<()> {
+    let mut record = abi::Error::new();
+    match f(&mut record) {
+        abi::OK => Ok(()),
+        status => Err(Error::from_member(status, at, &record, members)),
     }
 }
 

@@ -1,9 +1,10 @@
 //! Communicators: collectives in stream order, counted in the ledger, abortable from any thread.
 
 use crate::buffer::Region;
-use crate::call::check;
+use crate::call::{check, check_member};
 use crate::carrier::{self, Carried, Carrier};
 use crate::comm_desc::{MovedAsBytes, NULL_DESC, kind_name, list, uses};
+use crate::comm_scope::{Scope, unique_id, watch_key};
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
 use crate::ledger::CollectiveLedger;
@@ -12,6 +13,7 @@ use crate::stream::Stream;
 use crate::watch::{Mark, Member, Observer, Purpose};
 use crossweave_abi as abi;
 use crossweave_abi::DType;
+use crossweave_plugin::{GroupRank, JobRank, Members};
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -157,6 +159,8 @@ pub(crate) struct CommInner {
     mask: Mask,
     pub name: String,
     scope: String,
+    /// Which ranks of the job its members are.
+    members: Members,
     pub rank: u32,
     pub size: u32,
     aborted: AtomicBool,
@@ -166,6 +170,13 @@ pub(crate) struct CommInner {
     pub carried: Option<Carried>,
     /// Which moves go as bytes.
     pub bytes: MovedAsBytes,
+}
+
+impl CommInner {
+    /// This rank, as messages name it.
+    pub fn me(&self) -> JobRank {
+        self.members.of(GroupRank(self.rank))
+    }
 }
 
 impl Drop for CommInner {
@@ -242,9 +253,13 @@ impl AbortHandle {
     /// `Ok(true)` when connected, `Ok(false)` while connecting, or the failure.
     pub fn health(&self) -> Result<bool> {
         // SAFETY: as above.
-        crate::call::state("comm_async_error", |e| unsafe {
+        let well = check_member("comm_async_error", &self.0.members, |e| unsafe {
             call!(self.0.api, comm_async_error)(self.0.handle.0, e)
-        })
+        });
+        match well {
+            Err(e) if e.code == Code::NotReady => Ok(false),
+            well => well.map(|()| true),
+        }
     }
 }
 
@@ -257,45 +272,47 @@ impl Communicator {
         size: u32,
         options: &CommOptions,
     ) -> Result<Communicator> {
-        Communicator::in_scope(device, boot, &options.name, rank, size, options)
+        Communicator::in_scope(device, boot, &*options.name, rank, size, options)
     }
 
     /// The same where several groups of one name live in a job (`tp` of each pipeline stage): `scope` is what all members of this
     /// group and no other group call it, and keeps their ids apart.
-    pub fn in_scope(
+    pub fn in_scope<'a>(
         device: &Device,
         boot: &dyn Bootstrap,
-        scope: &str,
+        scope: impl Into<Scope<'a>>,
         rank: u32,
         size: u32,
         options: &CommOptions,
     ) -> Result<Communicator> {
         let carrier = device.carrier();
-        Communicator::connect(device, carrier, boot, scope, rank, size, options)
+        Communicator::connect(device, carrier, boot, &scope.into(), rank, size, options)
     }
 
     /// The same by the device's own plugin, whichever plugin carries its other communicators: the ranks of one island.
-    pub fn of_island(
+    pub fn of_island<'a>(
         device: &Device,
         boot: &dyn Bootstrap,
-        scope: &str,
+        scope: impl Into<Scope<'a>>,
         rank: u32,
         size: u32,
         options: &CommOptions,
     ) -> Result<Communicator> {
-        Communicator::connect(device, None, boot, scope, rank, size, options)
+        Communicator::connect(device, None, boot, &scope.into(), rank, size, options)
     }
 
     fn connect(
         device: &Device,
         carrier: Option<Carrier>,
         boot: &dyn Bootstrap,
-        scope: &str,
+        scope: &Scope<'_>,
         rank: u32,
         size: u32,
         options: &CommOptions,
     ) -> Result<Communicator> {
-        let at = || format!("communicator {} rank {rank} of {size}", options.name);
+        let members = scope.members.clone();
+        let me = members.of(GroupRank(rank));
+        let at = || format!("communicator {} of {size} ranks, {me}", options.name);
         // The device whose plugin makes the communicator.
         let home = carrier.as_ref().map_or(device, |c| c.device());
         let Some(api) = home.0.plugin.0.coll else {
@@ -306,16 +323,19 @@ impl Communicator {
             ));
         };
         let timeout = options.timeout.unwrap_or(Duration::from_secs(300));
-        let key = format!("comm/{scope}/id");
+        let prefix = scope.prefix();
+        let key = format!("{prefix}id");
         let id = if rank == 0 {
             let id = unique_id(home, &api).map_err(|e| e.context(at()))?;
             boot.set(&key, &id)?;
             id
         } else {
-            boot.get(&key, timeout)
-                .map_err(|e| e.context(format!("{} waiting for rank 0's id", at())))?
+            boot.get(&key, timeout).map_err(|e| {
+                let first = members.of(GroupRank(0));
+                e.context(format!("{} waiting for the id of {first}", at()))
+            })?
         };
-        let prefix = format!("comm/{scope}/");
+        scope.tell(&home.0.plugin.0.host);
         let cfg = abi::CommConfig {
             size: size_of::<abi::CommConfig>() as u32,
             rank: rank as i32,
@@ -329,7 +349,7 @@ impl Communicator {
         };
         let mut h = std::ptr::null_mut();
         // SAFETY: id and config live for the call.
-        check("comm_init", |e| unsafe {
+        check_member("comm_init", &members, |e| unsafe {
             call!(api, comm_init)(
                 home.0.handle.0,
                 id.as_ptr().cast(),
@@ -346,7 +366,8 @@ impl Communicator {
             api,
             mask: home.0.plugin.0.mask.clone(),
             name: options.name.clone(),
-            scope: scope.to_string(),
+            scope: scope.name.to_string(),
+            members: members.clone(),
             rank,
             size,
             aborted: AtomicBool::new(false),
@@ -358,8 +379,8 @@ impl Communicator {
         let carried = |c| Carried::new(c, &inner.api, inner.handle, &inner.name);
         inner.carried = carrier.as_ref().map(carried).transpose()?;
         let board = &device.0.plugin.1;
-        let key = watch_key(&id, scope, size);
-        let watch = device.0.watch.join(board, key, &options.name, size, rank);
+        let key = watch_key(&id, scope.name, size);
+        let watch = (device.0.watch).join(board, key, &options.name, &members, (size, rank));
         inner.mark = watch.as_ref().map(Member::mark);
         let inner = Arc::new(inner);
         if let Some(w) = &watch {
@@ -391,6 +412,10 @@ impl Communicator {
     /// What all members of this group and no other group of the job call it.
     pub fn scope(&self) -> &str {
         &self.inner.scope
+    }
+    /// Which ranks of the job its members are.
+    pub fn members(&self) -> &Members {
+        &self.inner.members
     }
     /// Bytes of the full vector of a collective, as the ledger counts them.
     pub fn bytes(&self, c: &Collective<'_>) -> u64 {
@@ -487,9 +512,9 @@ impl Communicator {
         if !matches!(e.code, Code::Invalid | Code::Unsupported) {
             return e;
         }
-        let rank = self.watch.as_ref().map_or(self.inner.rank, Member::rank);
+        let rank = (self.watch.as_ref()).map_or(self.inner.me(), Member::rank);
         let name = members.first().map_or("group", kind_name);
-        e.context(format!("rank {rank} calls {name} at {site}"))
+        e.context(format!("{rank} calls {name} at {site}"))
     }
 
     /// Notes a collective in the ledger without running it: compositions run their parts by [`Communicator::group_uncounted`] and
@@ -723,7 +748,7 @@ impl Communicator {
         let name = &self.inner.name;
         stream.submit(uses, |h| {
             // SAFETY: spans are bounds checked and tracked; count arrays live for the call and are copied by the plugin (R8).
-            check("launch", |e| unsafe {
+            check_member("launch", &self.inner.members, |e| unsafe {
                 call!(self.inner.api, launch)(
                     self.inner.handle.0,
                     h,
@@ -740,36 +765,6 @@ impl Communicator {
             })
         })
     }
-}
-
-fn unique_id(device: &Device, api: &abi::CollectiveApi) -> Result<Vec<u8>> {
-    let mut len = 0u64;
-    // SAFETY: cap 0 asks for the length; then the buffer has that length.
-    check("unique_id", |e| unsafe {
-        call!(api, unique_id)(device.0.handle.0, std::ptr::null_mut(), 0, &mut len, e)
-    })?;
-    let mut id = vec![0u8; len as usize];
-    // SAFETY: as above.
-    check("unique_id", |e| unsafe {
-        call!(api, unique_id)(
-            device.0.handle.0,
-            id.as_mut_ptr().cast(),
-            id.len() as u64,
-            &mut len,
-            e,
-        )
-    })?;
-    id.truncate(len as usize);
-    Ok(id)
-}
-
-/// What all members of a group, and nobody else, call it.
-fn watch_key(id: &[u8], scope: &str, size: u32) -> u64 {
-    let bytes = id.iter().chain(scope.as_bytes());
-    let h = bytes.fold(0xcbf2_9ce4_8422_2325 ^ u64::from(size), |h: u64, b| {
-        (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)
-    });
-    h | 1
 }
 
 /// What the plugin says of a descriptor of `c`.

@@ -230,8 +230,9 @@ impl Communicator {
             Code::Invalid,
             "launch",
             format!(
-                "rank {} of {}: {what} whose input and output overlap, but neither is {piece}; use that, or memory of its own",
-                self.inner.rank, self.inner.name
+                "{} of {}: {what} whose input and output overlap, but neither is {piece}; use that, or memory of its own",
+                self.inner.me(),
+                self.inner.name
             ),
         ))
     }
@@ -275,8 +276,8 @@ impl Communicator {
                     )
                 };
                 let why = format!(
-                    "rank {} of {}: in one call of {} members {} and {} of one buffer, and members have no order; give each memory of its own, or make two calls",
-                    self.inner.rank,
+                    "{} of {}: in one call of {} members {} and {} of one buffer, and members have no order; give each memory of its own, or make two calls",
+                    self.inner.me(),
                     self.inner.name,
                     members.len(),
                     does(first),

@@ -2,6 +2,7 @@
 
 use crossweave_abi as abi;
 pub use crossweave_plugin::Code;
+use crossweave_plugin::{GroupRank, JobRank, Members};
 
 /// A failure of a call below the safe layer, or a misuse the safe layer caught itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,8 +11,8 @@ pub struct Error {
     pub code: Code,
     /// The vendor library's own code, or 0.
     pub vendor_code: i64,
-    /// The rank that failed, if known.
-    pub peer: Option<u32>,
+    /// The rank of the job that failed, if known.
+    pub peer: Option<JobRank>,
     /// The function that failed.
     pub at: String,
     /// What happened, to whom, and what to do.
@@ -49,8 +50,23 @@ impl Error {
         Error::new(Code::Unsupported, at, message)
     }
 
+    /// The same of a call on a communicator with these members.
+    pub fn from_member(
+        status: abi::Status,
+        at: &str,
+        record: &abi::Error,
+        members: &Members,
+    ) -> Error {
+        let named = u32::try_from(record.peer_rank).ok();
+        Error {
+            peer: named.map(|n| members.of(GroupRank(n))),
+            ..Error::from_record(status, at, record)
+        }
+    }
+
     /// The error a slot answered with `status`; the record holds the rest. A record that was not written (its code differs from the
-    /// status) is not trusted.
+    /// status) is not trusted. A plugin numbers ranks within one communicator: without its members nobody knows which rank of the job that is
+    /// (see [`Error::from_member`]).
     pub fn from_record(status: abi::Status, at: &str, record: &abi::Error) -> Error {
         let mut e = Error::from(*record);
         if record.code != status {
@@ -76,7 +92,7 @@ impl From<abi::Error> for Error {
         Error {
             code: Code::from_status(r.code),
             vendor_code: r.vendor_code,
-            peer: u32::try_from(r.peer_rank).ok(),
+            peer: None,
             at: cut(&r.where_),
             message: cut(&r.message),
             sticky: r.flags & abi::ERRF_STICKY != 0,
@@ -91,7 +107,7 @@ impl From<crossweave_plugin::Error> for Error {
         Error {
             code: e.code,
             vendor_code: e.vendor_code,
-            peer: e.peer,
+            peer: None,
             at: String::new(),
             message: e.message,
             sticky: e.sticky,
@@ -128,7 +144,7 @@ impl std::fmt::Display for Error {
             write!(f, " (vendor code {})", self.vendor_code)?;
         }
         if let Some(p) = self.peer {
-            write!(f, ", rank {p}")?;
+            write!(f, ", {p}")?;
         }
         write!(f, ": {}", self.message)
     }
@@ -148,11 +164,15 @@ mod tests {
         r.flags = abi::ERRF_STICKY;
         r.where_[..6].copy_from_slice(b"launch");
         r.message[..4].copy_from_slice(b"gone");
-        let e = Error::from_record(abi::E_COMM, "ignored", &r);
+        let members = Members::new([0, 3, 5].map(JobRank));
+        let e = Error::from_member(abi::E_COMM, "ignored", &r, &members);
         assert_eq!(
             e.to_string(),
-            "launch: communicator failed (vendor code 6), rank 2: gone"
+            "launch: communicator failed (vendor code 6), rank 5: gone"
         );
+        // Of a stream nobody knows which communicator has failed.
+        let e = Error::from_record(abi::E_COMM, "ignored", &r);
+        assert_eq!(e.peer, None);
         assert!(e.sticky && !e.retryable);
     }
 

@@ -6,7 +6,7 @@
 use crate::error::{Code, Error, Result};
 use crossweave_abi as abi;
 use crossweave_abi::{RangeFn, SpawnFn, Status, Str};
-use crossweave_plugin::Awake;
+use crossweave_plugin::{Awake, Members};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -317,7 +317,10 @@ unsafe extern "C" fn config_get(
             return abi::E_INVALID;
         };
         let value = lock(&s.config).get(key).cloned();
-        lock(&s.reads).insert(key.into(), value.clone());
+        // Who the members of a communicator are is no setting.
+        if !key.starts_with(Members::KEYS) {
+            lock(&s.reads).insert(key.into(), value.clone());
+        }
         match value {
             Some(v) => answer(v.as_bytes(), out, cap, len),
             None => abi::NOT_READY,

@@ -20,6 +20,7 @@ mod buffer;
 mod carrier;
 mod comm;
 mod comm_desc;
+mod comm_scope;
 mod device;
 pub mod error;
 pub mod explore;
@@ -50,9 +51,10 @@ pub use comm::{
     AbortHandle, Asked, Bootstrap, CollSupport, Collective, CommOptions, CommTag, Communicator,
     Counts, Reduce,
 };
+pub use comm_scope::Scope;
 pub use crossweave_abi as abi;
 pub use crossweave_abi::DType;
-pub use crossweave_plugin::Awake;
+pub use crossweave_plugin::{Awake, GroupRank, JobRank, Members};
 pub use device::{Device, DeviceInfo, PAGE, Plugin, Raw, list_calls};
 pub use error::{Code, Error, Result};
 pub use explore::{Account, Explorer, Found, Order, Played, Rank};
@@ -68,6 +70,6 @@ pub use recipe::{Decompose, DynMap, NoDecompose, PatternMap, Recipe, RecipeStep,
 pub use route::{Explained, Part, RouteKind};
 pub use stream::{Event, Operand, Stream, Wait, WaitLog};
 pub use watch::{
-    CheckerState, CollectiveRecord, Fault, Flight, Observer, Purpose, RankFlight, Verdict, crash,
-    death_watch,
+    Answers, CheckerState, CollectiveRecord, Distant, Fault, Flight, HostName, Observer, Purpose,
+    RankFlight, Reply, Verdict, addresses, crash, death_watch,
 };

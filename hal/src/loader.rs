@@ -123,6 +123,8 @@ pub struct RawPlugin {
     pub coll: Option<CollectiveApi>,
     /// `crossweave.graph/1`.
     pub graph: Option<GraphApi>,
+    /// The services of the host that it was started with.
+    pub(crate) host: HostServices,
     /// Passed to the functions that take `self`.
     pub self_: Handle,
     /// Asks for further interfaces by id.
@@ -433,6 +435,7 @@ fn start(entry: &Enter<'_>, host: &HostServices, who: String) -> Result<RawPlugi
         });
     }
     Ok(RawPlugin {
+        host: host.clone(),
         version: text(p.version, "version")?,
         vendor: text(p.vendor, "vendor")?,
         name,

@@ -4,23 +4,32 @@
 use crate::process_map::ProcessMap;
 use crate::store::JobStore;
 use crossweave_hal::death_watch::{DeathWatch, WATCHED, watch};
-use crossweave_hal::{CheckerState, KvStore, Result};
+use crossweave_hal::{CheckerState, Distant, HostName, KvStore, Reply, Result};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Shared memory as a file system.
 const SHARED: &str = "/dev/shm";
+/// How long processes may take to say what their ranks show. Who is stopped, or cut off, never does, and the rank that asks has waited for
+/// the whole timeout of a collective before.
+const PATIENCE: Duration = Duration::from_millis(600);
 
-/// The checker state of this process, with the ranks of the same `host` on it. Every process calls this. A host without shared memory,
-/// and ranks of other hosts, are not compared: there a rank that does not come is named at the timeout.
+/// The host of this process, as the checker distinguishes hosts.
+pub fn this_host() -> HostName {
+    HostName::here(Path::new(SHARED))
+}
+
+/// The checker state of this process, with the ranks of the same `host` on it. Every process calls this. Ranks of other hosts, and of a host
+/// without shared memory, are not compared call by call: they are asked when one does not come in time.
 ///
 /// # Errors
 /// A process that does not come within `timeout`.
 pub fn checker_state(
     store: &JobStore,
     process_map: &ProcessMap,
-    host: &str,
+    host: &HostName,
     timeout: Duration,
 ) -> Result<CheckerState> {
     checker_state_in(Path::new(SHARED), store, process_map, host, timeout)
@@ -34,7 +43,7 @@ pub fn checker_state_in(
     shared: &Path,
     store: &JobStore,
     process_map: &ProcessMap,
-    host: &str,
+    host: &HostName,
     timeout: Duration,
 ) -> Result<CheckerState> {
     let me = process_map.process();
@@ -44,15 +53,26 @@ pub fn checker_state_in(
     }
     let name = store.get("checker", Some(timeout))?;
     let name = String::from_utf8_lossy(&name).into_owned();
-    store.set(&format!("checker/host/{me}"), host.as_bytes())?;
-    let mut near = vec![];
+    let card = format!("{}\n{}", host.name, host.identity);
+    store.set(&format!("checker/host/{me}"), card.as_bytes())?;
+    let mut hosts = vec![];
     for other in 0..process_map.processes() {
-        let theirs = store.get(&format!("checker/host/{other}"), Some(timeout))?;
-        if theirs == host.as_bytes() {
-            near.push(other);
-        }
+        let card = store.get(&format!("checker/host/{other}"), Some(timeout))?;
+        let card = String::from_utf8_lossy(&card).into_owned();
+        let (name, identity) = card.split_once('\n').unwrap_or((&card, &card));
+        hosts.push(HostName {
+            name: name.into(),
+            identity: identity.into(),
+        });
     }
-    let folder = Folder(shared.join(name));
+    let near: Vec<u32> = (0..)
+        .zip(&hosts)
+        .filter(|(_, h)| *h == host)
+        .map(|(p, _)| p)
+        .collect();
+    // Hosts (containers) may have the folder in common, so each has a name of its own in it: that of its first process.
+    let first = near.first().copied().unwrap_or(me);
+    let folder = Folder(shared.join(format!("{name}-{first}")));
     // A process that finds no room reports it; the others go on without it.
     let own = CheckerState::in_folder(&folder.0, process_map.here());
     let sits: &[u8] = if own.is_ok() { b"1" } else { b"0" };
@@ -93,7 +113,41 @@ pub fn checker_state_in(
         store.get(&format!("checker/met/{other}"), Some(timeout))?;
     }
     drop(folder);
-    met.map(|()| board)
+    met?;
+    let answers = board.answers();
+    store.answer_with(move || answers.say());
+    let others = (0..).zip(hosts).filter(|(p, _)| *p != me);
+    board.reach(
+        process_map.world(),
+        Others {
+            store: store.clone(),
+            here: host.clone(),
+            all: others.map(|(p, h)| (p, process_map.of(p), h)).collect(),
+        },
+    );
+    Ok(board)
+}
+
+/// The other processes of the job, by its store: their numbers, ranks and hosts.
+struct Others {
+    store: JobStore,
+    here: HostName,
+    all: Vec<(u32, Range<u32>, HostName)>,
+}
+
+impl Distant for Others {
+    fn ask(&self) -> Option<Vec<Reply>> {
+        let mut said = self.store.ask(PATIENCE)?;
+        let reply = |(process, ranks, host): &(u32, Range<u32>, HostName)| Reply {
+            ranks: ranks.clone(),
+            host: host.clone(),
+            answer: said.remove(process),
+        };
+        Some(self.all.iter().map(reply).collect())
+    }
+    fn here(&self) -> HostName {
+        self.here.clone()
+    }
 }
 
 /// Removed when all are done with it, or when one gives up.

@@ -7,7 +7,7 @@
 
 use crossweave_collectives::comm_plan::Nodes;
 use crossweave_collectives::{Collectives, Prefer};
-use crossweave_hal::{Bootstrap, CommOptions, Communicator, Device, Error, Result};
+use crossweave_hal::{Bootstrap, CommOptions, Communicator, Device, Error, Result, Scope};
 use std::sync::Arc;
 
 use crate::groups::MeshOptions;
@@ -93,13 +93,14 @@ impl Membership<'_> {
             timeout: options.timeout,
         };
         let (index, size) = (self.index, self.ranks.len() as u32);
-        let all = || Communicator::in_scope(device, boot, self.scope, index, size, &comm);
+        let scope = || Scope::new(self.scope, self.ranks);
+        let all = || Communicator::in_scope(device, boot, scope(), index, size, &comm);
         let Some(islands) = &options.islands else {
             return all().map(Collectives::from);
         };
         let nodes = islands.within(self.ranks)?;
         if nodes.len() == 1 {
-            let own = Communicator::of_island(device, boot, self.scope, index, size, &comm)?;
+            let own = Communicator::of_island(device, boot, scope(), index, size, &comm)?;
             return Ok(own.into());
         }
         let bridge = all()?;
@@ -115,9 +116,11 @@ impl Membership<'_> {
                     name: format!("{} inside its island", self.name),
                     ..comm.clone()
                 };
+                let ranks: Vec<u32> = members.iter().map(|m| self.ranks[*m as usize]).collect();
                 let (at, size) = (at as u32, members.len() as u32);
+                let scope = Scope::new(&scope, &ranks);
                 Some(Communicator::of_island(
-                    device, boot, &scope, at, size, &near,
+                    device, boot, scope, at, size, &near,
                 )?)
             }
             None => None,

@@ -9,14 +9,16 @@
 #![forbid(unsafe_code)]
 
 pub mod checker;
+mod door;
 pub mod groups;
 pub mod islands;
 pub mod launch;
+mod message;
 pub mod process_map;
 pub mod rendezvous;
 pub mod store;
 
-pub use checker::{checker_state, checker_state_in};
+pub use checker::{checker_state, checker_state_in, this_host};
 /// Places and groups as data.
 pub use crossweave_axes::{
     Axis, AxisSet, BoxPiece, BoxRun, Channel, Coord, Cut, Group, GroupKey, Held, Part, Place,

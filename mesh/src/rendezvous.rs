@@ -1,17 +1,22 @@
-//! The rendezvous of the processes of a job: rank 0 opens a store, and the others learn its address through the
+//! The rendezvous of the processes of a job: rank 0 opens a store, and the others learn its addresses through the
 //! carrier that their launcher has connected.
 
-use crate::launch::Launch;
+use crate::launch::{Launch, Launcher};
 use crate::store::JobStore;
-use crossweave_hal::{Carrier, Code, Error, Result, Tag};
+use crossweave_hal::{Carrier, Code, Error, Result, Tag, addresses};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::time::Duration;
 
-/// Room for rank 0's address and the job's secret.
-const CARD: usize = 512;
+/// Room for rank 0's addresses and the job's secret.
+const CARD: usize = 2048;
+/// Addresses of rank 0's host that are announced at most.
+const ANNOUNCED: usize = 24;
+/// Rank 0 listens before the others learn where: who has not reached it by then will not.
+const REACH: Duration = Duration::from_secs(20);
 
-/// Makes the store of the job. `host` is the name under which other machines reach this one.
+/// Makes the store of the job. `host` is the name of this machine; others reach rank 0 by it, or by the machine's addresses. `say` receives at
+/// once which name does not resolve.
 ///
 /// # Errors
 /// A launcher that has not connected the processes, no port to listen on, rank 0 out of reach.
@@ -20,29 +25,20 @@ pub fn rendezvous(
     launch: &Launch,
     host: &str,
     timeout: Duration,
+    say: impl Fn(&str),
 ) -> Result<JobStore> {
-    let io = |e: std::io::Error| {
-        let why = format!("rank 0 cannot open a port for the job's store: {e}");
-        Error::new(Code::Comm, "rendezvous", why)
-    };
     let mut card = vec![0u8; CARD];
     let mut listener = None;
     if launch.rank == 0 {
-        // Nobody outside needs to reach a job on one machine.
-        let here = launch.local_size >= launch.world;
-        let (bind, name) = if here {
-            ("127.0.0.1", "127.0.0.1")
-        } else {
-            ("0.0.0.0", host)
-        };
-        let l = TcpListener::bind((bind, 0)).map_err(io)?;
-        let port = l.local_addr().map_err(io)?.port();
+        let (l, mut names) = listen(launch, host)?;
         let secret = || RandomState::new().build_hasher().finish();
-        let text = format!("{name}:{port} {:016x}{:016x}", secret(), secret());
-        if text.len() >= CARD {
-            let why = format!("the name of this machine is too long: {name}");
-            return Err(Error::new(Code::Invalid, "rendezvous", why));
-        }
+        let secret = format!("{:016x}{:016x}", secret(), secret());
+        let text = loop {
+            let text = format!("{} {secret}", names.join(","));
+            if text.len() < CARD || names.pop().is_none() {
+                break text;
+            }
+        };
         card[..text.len()].copy_from_slice(text.as_bytes());
         listener = Some(l);
     }
@@ -61,15 +57,92 @@ pub fn rendezvous(
     stream.read(buffer.all(), &mut card)?;
     let text = String::from_utf8_lossy(&card);
     let text = text.trim_end_matches('\0');
-    let Some((address, secret)) = text.split_once(' ') else {
-        let why = format!("rank {} got no address from rank 0", launch.rank);
+    let Some((names, secret)) = text.split_once(' ') else {
+        let why = format!("process {} got no address from rank 0", launch.rank);
         return Err(Error::new(Code::Comm, "rendezvous", why));
     };
     match listener {
         Some(l) => JobStore::serve(l, launch.world, secret.as_bytes()),
         None => {
-            let (rank, world) = (launch.rank, launch.world);
-            JobStore::connect(address, rank, world, secret.as_bytes(), timeout)
+            let names: Vec<String> = names.split(',').map(str::to_string).collect();
+            let (process, world) = (launch.rank, launch.world);
+            let secret = secret.as_bytes();
+            JobStore::reach(&names, process, world, secret, timeout.min(REACH), say)
         }
+    }
+}
+
+/// Opens a port, and says under which addresses it is to be reached.
+fn listen(launch: &Launch, host: &str) -> Result<(TcpListener, Vec<String>)> {
+    let io = |e: std::io::Error| {
+        let why = format!("rank 0 cannot open a port for the job's store: {e}");
+        Error::new(Code::Comm, "rendezvous", why)
+    };
+    // Nobody outside needs to reach a job on one machine.
+    if alone(launch) {
+        let l = TcpListener::bind(("127.0.0.1", 0)).map_err(io)?;
+        let port = l.local_addr().map_err(io)?.port();
+        return Ok((l, vec![format!("127.0.0.1:{port}")]));
+    }
+    let l = TcpListener::bind(("::", 0));
+    let l = l
+        .or_else(|_| TcpListener::bind(("0.0.0.0", 0)))
+        .map_err(io)?;
+    let port = l.local_addr().map_err(io)?.port();
+    let master = launch.master.as_ref().map(|(name, _)| name.as_str());
+    Ok((l, announced(master, host, &addresses(), port)))
+}
+
+/// Are all processes on this machine, by what their launcher says?
+fn alone(launch: &Launch) -> bool {
+    let elsewhere = |name: &str| name != "localhost" && !name.starts_with("127.") && name != "::1";
+    let master = launch.master.as_ref();
+    // A loop that sets no local size may span machines.
+    let far = master.is_some_and(|(name, _)| elsewhere(name));
+    launch.local_size >= launch.world && !(launch.launcher == Launcher::Torchrun && far)
+}
+
+/// What the others try: the address they were given for rank 0, the name of its host, and all its addresses.
+fn announced(master: Option<&str>, host: &str, own: &[IpAddr], port: u16) -> Vec<String> {
+    let own = own.iter().map(IpAddr::to_string);
+    let names = master.into_iter().chain([host]).map(str::to_string);
+    let local = "127.0.0.1".to_string();
+    let mut all: Vec<String> = vec![];
+    for name in names.chain(own).take(ANNOUNCED).chain([local]) {
+        let odd = name.is_empty() || name.contains([',', ' ']);
+        let name = match name.contains(':') && !name.starts_with('[') {
+            true => format!("[{name}]:{port}"),
+            false => format!("{name}:{port}"),
+        };
+        if !odd && !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rank_0_is_announced_by_its_name_and_all_its_addresses() {
+        let own = ["10.77.0.1", "2001:db8::5"].map(|a| a.parse().unwrap());
+        let all = announced(Some("head"), "h1", &own, 7);
+        let want = [
+            "head:7",
+            "h1:7",
+            "10.77.0.1:7",
+            "[2001:db8::5]:7",
+            "127.0.0.1:7",
+        ];
+        assert_eq!(all, want);
+        // Names that nobody could read out of the list again, and repetitions, are left out.
+        assert_eq!(
+            announced(Some("10.77.0.1"), "a,b", &own[..1], 7),
+            [want[2], want[4]]
+        );
+        let many: Vec<IpAddr> = (0..200).map(|n| IpAddr::from([10, 0, 0, n])).collect();
+        assert!(announced(None, "h", &many, 65535).join(",").len() < CARD - 40);
     }
 }

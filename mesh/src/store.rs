@@ -5,19 +5,18 @@
 //!
 //! A process is known here by its number among the processes; the process_map maps it to ranks for messages about failures.
 
+use crate::door;
+use crate::message::{Message, kind, pair};
 use crate::process_map::{ProcessMap, rank_words};
 use crossweave_hal::death_watch::DeathWatch;
-use crossweave_hal::{Awake, Code, Error, KvStore, Result, crash};
+use crossweave_hal::{Awake, Code, Error, JobRank, KvStore, Result, crash};
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-/// Values are small; a length beyond this is no message of ours.
-const LONGEST: u32 = 64 << 20;
+use std::time::Duration;
 
 /// How long rank 0 waits with bad news for ranks that have not connected yet.
 const ARRIVAL: Duration = Duration::from_secs(5);
@@ -45,11 +44,6 @@ impl PeerFailure {
     }
 }
 
-/// Two numbers in the place of one.
-fn pair(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << 32
-}
-
 impl std::fmt::Display for PeerFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let who = rank_words(&self.ranks);
@@ -60,71 +54,6 @@ impl std::fmt::Display for PeerFailure {
                 "{who} died without a word (killed, crashed, or its machine is gone)"
             ),
         }
-    }
-}
-
-/// Kinds of messages. Client to server: HELLO, SET, GET, ACK, FAIL, BYE. Server to client: VALUE, PUSH, FAIL.
-mod kind {
-    pub const HELLO: u8 = 1;
-    pub const SET: u8 = 2;
-    pub const GET: u8 = 3;
-    pub const VALUE: u8 = 4;
-    pub const PUSH: u8 = 5;
-    pub const ACK: u8 = 6;
-    pub const FAIL: u8 = 7;
-    pub const DEAD: u8 = 8;
-    pub const BYE: u8 = 9;
-}
-
-/// One message: a kind, a number (request, rank), a key and a value.
-struct Message {
-    kind: u8,
-    number: u64,
-    key: String,
-    value: Vec<u8>,
-}
-
-impl Message {
-    fn new(kind: u8, number: u64, key: &str, value: &[u8]) -> Message {
-        Message {
-            kind,
-            number,
-            key: key.into(),
-            value: value.into(),
-        }
-    }
-
-    fn write(&self, to: &mut impl Write) -> io::Result<()> {
-        let mut bytes = vec![self.kind];
-        bytes.extend(self.number.to_le_bytes());
-        bytes.extend((self.key.len() as u32).to_le_bytes());
-        bytes.extend((self.value.len() as u32).to_le_bytes());
-        bytes.extend(self.key.as_bytes());
-        bytes.extend(&self.value);
-        // One write, so that two threads' messages do not mix and none waits for the next packet.
-        to.write_all(&bytes)
-    }
-
-    fn read(from: &mut impl Read) -> io::Result<Message> {
-        let mut head = [0u8; 17];
-        from.read_exact(&mut head)?;
-        let word =
-            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let number = u64::from(word(1)) | u64::from(word(5)) << 32;
-        let (key, value) = (word(9), word(13));
-        if key > LONGEST || value > LONGEST {
-            return Err(io::Error::other("not a message of this store"));
-        }
-        let mut text = vec![0; key as usize];
-        from.read_exact(&mut text)?;
-        let mut bytes = vec![0; value as usize];
-        from.read_exact(&mut bytes)?;
-        Ok(Message {
-            kind: head[0],
-            number,
-            key: String::from_utf8(text).map_err(io::Error::other)?,
-            value: bytes,
-        })
     }
 }
 
@@ -141,6 +70,8 @@ struct State {
     acks: HashMap<u64, u32>,
     /// Client: answers that have come.
     answers: HashMap<u64, Vec<u8>>,
+    /// What processes have answered, by question.
+    heard: HashMap<u32, BTreeMap<u32, Vec<u8>>>,
     failure: Option<PeerFailure>,
     ending: bool,
     /// This process has failed: nothing it asks for is needed any more.
@@ -167,6 +98,8 @@ impl State {
     }
 }
 
+type Answering = dyn Fn() -> Vec<u8> + Send + Sync;
+
 struct Shared {
     rank: u32,
     world: u32,
@@ -174,6 +107,8 @@ struct Shared {
     changed: Condvar,
     numbers: AtomicU64,
     on_failure: Mutex<Option<Box<dyn Fn(&PeerFailure) + Send>>>,
+    /// What this process says when it is asked what its ranks show.
+    answers: Mutex<Option<Arc<Answering>>>,
     /// By which the others of this host hear of this process's death before its connection ends.
     death_watch: Mutex<Option<DeathWatch>>,
 }
@@ -200,6 +135,7 @@ impl Shared {
             changed: Condvar::new(),
             numbers: AtomicU64::new(1),
             on_failure: Mutex::new(None),
+            answers: Mutex::new(None),
             death_watch: Mutex::new(None),
         })
     }
@@ -264,7 +200,19 @@ impl Shared {
             return;
         };
         let mut read = BufReader::new(stream);
-        let rank = match Message::read(&mut read) {
+        let mut first = Message::read(&mut read);
+        let (knock, welcome) = secret.split_at(secret.len() / 2);
+        if first
+            .as_ref()
+            .is_ok_and(|m| m.kind == kind::KNOCK && m.value == knock)
+        {
+            let welcome = Message::new(kind::WELCOME, 0, "", welcome);
+            if welcome.write(&mut &write).is_err() {
+                return;
+            }
+            first = Message::read(&mut read);
+        }
+        let rank = match first {
             Ok(m) if m.kind == kind::HELLO && m.value == secret && m.number < self.world.into() => {
                 m.number as u32
             }
@@ -297,6 +245,12 @@ impl Shared {
                     *self.lock().acks.entry(m.number).or_default() += 1;
                     self.changed.notify_all();
                 }
+                kind::ASK => self.pass_on(rank, m.number as u32),
+                kind::ANSWER => {
+                    // To whom, and to which of that one's questions.
+                    let (asks, question) = (m.number as u32, (m.number >> 32) as u32);
+                    self.answered(asks, rank, question, m.value);
+                }
                 kind::FAIL => self.fail(PeerFailure {
                     process: rank,
                     ranks: m.number as u32..m.number as u32 + 1,
@@ -314,6 +268,45 @@ impl Shared {
         drop(st);
         if !gone {
             self.fail(death);
+        }
+    }
+
+    fn own_answer(&self) -> Vec<u8> {
+        let slot = self.answers.lock();
+        let answers = slot.unwrap_or_else(PoisonError::into_inner).clone();
+        answers.map_or(vec![], |a| a())
+    }
+
+    /// Process `process` has answered question `question` of this one.
+    fn note(&self, question: u32, process: u32, said: Vec<u8>) {
+        // Who is late finds nobody who waits.
+        if let Some(all) = self.lock().heard.get_mut(&question) {
+            all.insert(process, said);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Server: an answer on its way to the process that has asked.
+    fn answered(&self, asks: u32, process: u32, question: u32, said: Vec<u8>) {
+        if asks == 0 {
+            return self.note(question, process, said);
+        }
+        let link = self.lock().links.get(&asks).cloned();
+        if let Some(link) = link {
+            let number = pair(process, question);
+            let _ = send(&link, &Message::new(kind::ANSWER, number, "", &said));
+        }
+    }
+
+    /// Server: process `asks` wants to know what all others show; this one is one of them.
+    fn pass_on(&self, asks: u32, question: u32) {
+        let links = self.lock().links.clone();
+        let message = Message::new(kind::ASK, pair(asks, question), "", &[]);
+        for (_, link) in links.iter().filter(|(p, _)| **p != asks) {
+            let _ = send(link, &message);
+        }
+        if asks != 0 {
+            self.answered(asks, 0, question, self.own_answer());
         }
     }
 
@@ -335,6 +328,16 @@ impl Shared {
                     if let Some(link) = link {
                         let _ = send(&link, &Message::new(kind::ACK, m.number, "", &[]));
                     }
+                }
+                kind::ASK => {
+                    let link = self.lock().links.get(&0).cloned();
+                    if let Some(link) = link {
+                        let own = self.own_answer();
+                        let _ = send(&link, &Message::new(kind::ANSWER, m.number, "", &own));
+                    }
+                }
+                kind::ANSWER => {
+                    self.note((m.number >> 32) as u32, m.number as u32, m.value);
                 }
                 kind::FAIL => {
                     let rank = (m.number >> 32) as u32;
@@ -389,42 +392,74 @@ impl JobStore {
         Ok(JobStore(shared))
     }
 
-    /// The side of rank `rank`: connects to rank 0, which may start later, within `timeout`.
+    /// The side of process `process`: connects to rank 0, which may start later, within `timeout`.
     ///
     /// # Errors
     /// Nobody answers at the address.
     pub fn connect(
         address: &str,
-        rank: u32,
+        process: u32,
         world: u32,
         secret: &[u8],
         timeout: Duration,
     ) -> Result<JobStore> {
-        let began = Instant::now();
-        let stream = loop {
-            match TcpStream::connect(address) {
-                Ok(s) => break s,
-                Err(_) if began.elapsed() < timeout => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                Err(e) => {
-                    let why = format!(
-                        "rank {rank} cannot reach rank 0 at {address} within {timeout:?}: {e}; check that the address is rank 0's \
-                         and that no firewall stands between"
-                    );
-                    return Err(failed("store", why));
-                }
-            }
-        };
+        let all = [address.to_string()];
+        JobStore::reach(&all, process, world, secret, timeout, |_| {})
+    }
+
+    /// The same where rank 0 has several addresses, names or numbers with a port: all are tried at once. `say` receives at once what is wrong
+    /// with one of them for good.
+    ///
+    /// # Errors
+    /// Nobody answers at any of them: each with its reason.
+    pub fn reach(
+        addresses: &[String],
+        process: u32,
+        world: u32,
+        secret: &[u8],
+        timeout: Duration,
+        say: impl Fn(&str),
+    ) -> Result<JobStore> {
+        let (stream, address) = door::open(addresses, process, secret, timeout, &say)?;
         let io = |e: io::Error| failed("store", format!("rank 0 at {address}: {e}"));
         stream.set_nodelay(true).map_err(io)?;
-        let shared = Shared::new(rank, world);
+        let shared = Shared::new(process, world);
         let link = Arc::new(Mutex::new(stream.try_clone().map_err(io)?));
         shared.lock().links.insert(0, link.clone());
-        send(&link, &Message::new(kind::HELLO, rank.into(), "", secret)).map_err(io)?;
+        let hello = Message::new(kind::HELLO, process.into(), "", secret);
+        send(&link, &hello).map_err(io)?;
         let listening = shared.clone();
         spawn("store link", move || listening.listen(stream))?;
         Ok(JobStore(shared))
+    }
+
+    /// From now on this process answers so when another asks what its ranks show.
+    pub fn answer_with(&self, say: impl Fn() -> Vec<u8> + Send + Sync + 'static) {
+        let slot = self.0.answers.lock();
+        *slot.unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(say));
+    }
+
+    /// What every other process answers within `patience`, by process; `None` once a failure is known, which says more.
+    pub fn ask(&self, patience: Duration) -> Option<BTreeMap<u32, Vec<u8>>> {
+        let question = self.0.numbers.fetch_add(1, Relaxed) as u32;
+        self.0.lock().heard.insert(question, BTreeMap::new());
+        let me = self.0.rank;
+        let link = self.0.lock().links.get(&0).cloned();
+        match link {
+            _ if me == 0 => self.0.pass_on(0, question),
+            Some(link) => {
+                let _ = send(&link, &Message::new(kind::ASK, question.into(), "", &[]));
+            }
+            None => {}
+        }
+        let others = self.0.world as usize - 1;
+        let _ = self.wait(patience, "answers", |st| {
+            let all = st.heard.get(&question)?.len() >= others;
+            all.then_some(())
+        });
+        let mut st = self.0.lock();
+        let all = st.heard.remove(&question).unwrap_or_default();
+        st.failure.is_none().then_some(all)
     }
 
     /// Calls `tell` once, when the first failure of another rank is known; at once if it is already.
@@ -577,10 +612,8 @@ impl JobStore {
             }
             if let Some(f) = &st.failure {
                 let e = Error::new(Code::Aborted, "store", format!("waiting for {what}: {f}"));
-                return Err(Error {
-                    peer: Some(f.ranks.start),
-                    ..e
-                });
+                let peer = Some(JobRank(f.ranks.start));
+                return Err(Error { peer, ..e });
             }
             let pause = clock.pause();
             if pause.is_zero() {

@@ -1,6 +1,6 @@
 //! What launchers say, and the store through which their processes meet.
 
-use crossweave_hal::{Code, KvStore};
+use crossweave_hal::{Code, JobRank, KvStore};
 use crossweave_mesh::{JobStore, Launch, Launcher, ProcessMap, detect};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -247,7 +247,7 @@ fn a_failure_reaches_the_others_with_its_words() {
         assert_eq!(told.recv_timeout(SOON).unwrap(), "rank 1 failed: disk full");
     }
     let e = all[2].get("never", Some(SOON)).unwrap_err();
-    assert_eq!((e.code, e.peer), (Code::Aborted, Some(1)));
+    assert_eq!((e.code, e.peer), (Code::Aborted, Some(JobRank(1))));
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_connection_that_ends_without_a_farewell_is_a_death() {
     drop(third(address));
     for s in [&zero, &one] {
         let e = s.get("never", Some(SOON)).unwrap_err();
-        assert_eq!((e.code, e.peer), (Code::Aborted, Some(2)), "{e}");
+        assert_eq!((e.code, e.peer), (Code::Aborted, Some(JobRank(2))), "{e}");
         assert!(e.message.contains("rank 2 died"), "{e}");
     }
 }
@@ -299,7 +299,7 @@ fn failures_are_told_by_the_ranks_of_their_process() {
     drop(third(address));
     for s in [&zero, &one] {
         let e = s.get("never", Some(SOON)).unwrap_err();
-        assert_eq!((e.code, e.peer), (Code::Aborted, Some(5)), "{e}");
+        assert_eq!((e.code, e.peer), (Code::Aborted, Some(JobRank(5))), "{e}");
         assert!(e.message.contains("ranks 5 to 6 died"), "{e}");
     }
 }
@@ -337,4 +337,74 @@ fn third(address: SocketAddr) -> TcpStream {
     hello.extend(b"secret");
     two.write_all(&hello).unwrap();
     two
+}
+
+#[test]
+fn every_process_is_asked_and_one_that_is_silent_is_not_waited_for_long() {
+    let all = job(4);
+    for (p, s) in (0u8..).zip(&all) {
+        s.answer_with(move || vec![p; 3]);
+    }
+    for asks in 0..4u32 {
+        let said = all[asks as usize].ask(SOON).unwrap();
+        let want = (0..4).filter(|p| *p != asks).map(|p| (p, vec![p as u8; 3]));
+        assert_eq!(said, want.collect());
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let zero = JobStore::serve(listener, 3, b"secret").unwrap();
+    let one = JobStore::connect(&address.to_string(), 1, 3, b"secret", SOON).unwrap();
+    one.answer_with(|| b"one".to_vec());
+    one.set("here", b"").unwrap();
+    zero.get("here", Some(SOON)).unwrap();
+    let stopped = third(address);
+    let said = zero.ask(Duration::from_millis(300)).unwrap();
+    assert_eq!(said, [(1, b"one".to_vec())].into());
+    // A death says more than an answer.
+    drop(stopped);
+    zero.get("never", Some(SOON)).unwrap_err();
+    assert_eq!(zero.ask(SOON), None);
+}
+
+#[test]
+fn of_several_addresses_the_one_that_leads_to_the_store_is_found_and_the_others_are_named() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+    let shut = closed.local_addr().unwrap().to_string();
+    drop(closed);
+    // Another service at an address that is private to each host, which says nothing or something else.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let strangers = [&silent, &other].map(|l| l.local_addr().unwrap().to_string());
+    std::thread::spawn(move || {
+        for mut s in other.incoming().flatten() {
+            let _ = s.write_all(&[0; 64]);
+        }
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let right = listener.local_addr().unwrap().to_string();
+    let zero = JobStore::serve(listener, 2, b"secret").unwrap();
+    let [first, second] = strangers;
+    let mut all = vec!["nowhere".to_string(), shut, first, second];
+    let said = std::cell::RefCell::new(vec![]);
+    let say = |what: &str| said.borrow_mut().push(what.to_string());
+    let limit = Duration::from_millis(400);
+    let e = JobStore::reach(&all, 1, 2, b"secret", limit, say)
+        .err()
+        .unwrap();
+    for address in &all {
+        assert!(e.message.contains(&format!("{address}: ")), "{e}");
+    }
+    assert!(e.message.contains("not the store of this job"), "{e}");
+    let said = said.into_inner();
+    assert!(
+        matches!(&said[..], [one] if one.contains("cannot resolve") && one.contains("nowhere")),
+        "{said:?}"
+    );
+    all.push(right);
+    let one = JobStore::reach(&all, 1, 2, b"secret", SOON, |_| {}).unwrap();
+    one.set("here", b"1").unwrap();
+    assert_eq!(zero.get("here", Some(SOON)).unwrap(), b"1");
+    // Those that lost the race were never members, so that their ends are no deaths.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(zero.failure(), None);
 }

@@ -8,8 +8,8 @@ use crate::parallel_bugs::{bugs, launch, right};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_mpi::MpiBackend;
 use crossweave_hal::{
-    Bootstrap, Carrier, CheckerState, Device, HostServices, KvStore, Plugin, RawPlugin, Result,
-    crash,
+    Bootstrap, Carrier, CheckerState, Device, HostName, HostServices, KvStore, Plugin, RawPlugin,
+    Result, crash,
 };
 use crossweave_mesh::{
     Axis, JobStore, LateStore, Launch, Mesh, MeshOptions, Place, ProcessMap, Topology,
@@ -266,10 +266,12 @@ fn process(p: Program, family: &str) {
         .build();
     let mpi = Plugin::new(RawPlugin::from_static::<MpiBackend>(&host).expect("MPI"));
     let carrier = Carrier::open(&mpi).expect("MPI carries");
-    let store = rendezvous(&carrier, &place, "localhost", MEETING).expect("the processes meet");
+    let store = rendezvous(&carrier, &place, "localhost", MEETING, |_| {});
+    let store = store.expect("the processes meet");
     late.bind(store.clone());
     let process_map = ProcessMap::single(place.rank, place.world);
-    let board = checker_state(&store, &process_map, "localhost", MEETING).expect("a board");
+    let host = HostName::named("localhost");
+    let board = checker_state(&store, &process_map, &host, MEETING).expect("a board");
     crash::guard(&format!("rank {}", place.rank), "more memory");
     let raw = RawPlugin::from_static::<CpuBackend>(&host).expect("the back end");
     let plugin = Plugin::new(raw).with_checker(&board);

@@ -10,7 +10,7 @@ pub const REQUIRE: &str = "CROSSWEAVE_TESTS_REQUIRE";
 /// Both MPI families, by the word that ends the name of their launcher.
 pub const MPI: [&str; 2] = ["openmpi", "mpich"];
 
-/// Reports that tool `name` (`build`, `mpi`, `wgpu`, `nvrtc`, `hip`, `cann`) is missing, `why` with the command that
+/// Reports that tool `name` (`build`, `mpi`, `wgpu`, `nvrtc`, `hip`, `cann`, `hosts`) is missing, `why` with the command that
 /// installs it. The test that calls it is to return.
 ///
 /// # Panics

@@ -6,7 +6,7 @@ use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_mpi::MpiBackend;
 use crossweave_hal::{
     Bootstrap, Buffer, Carrier, CheckerState, Collective, CommOptions, Communicator, DType, Device,
-    HostServices, KvStore, Plugin, RawPlugin, Reduce, Result, Stream, Tag,
+    HostName, HostServices, KvStore, Plugin, RawPlugin, Reduce, Result, Stream, Tag,
 };
 use crossweave_mesh::{
     JobStore, LateStore, Launch, ProcessMap, checker_state_in, detect, rendezvous,
@@ -114,13 +114,14 @@ impl Rank {
             .build();
         let mpi = Plugin::new(RawPlugin::from_static::<MpiBackend>(&host).unwrap());
         let carrier = Carrier::open(&mpi).unwrap();
-        let store = rendezvous(&carrier, &launch, "localhost", SOON).unwrap();
+        let store = rendezvous(&carrier, &launch, "localhost", SOON, |_| {}).unwrap();
         late.bind(store.clone());
         let shared = std::env::var_os(SHARED).unwrap();
         let (rank, world) = (launch.rank, launch.world);
         let process_map = ProcessMap::single(rank, world);
+        let near = HostName::named("localhost");
         let board =
-            checker_state_in(Path::new(&shared), &store, &process_map, "localhost", SOON).unwrap();
+            checker_state_in(Path::new(&shared), &store, &process_map, &near, SOON).unwrap();
         let host = HostServices::builder().config("cpu.threads", "1").build();
         let cpu = Plugin::new(RawPlugin::from_static::<CpuBackend>(&host).unwrap());
         let device = cpu.with_checker(&board).open(0).unwrap();

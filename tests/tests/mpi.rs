@@ -119,7 +119,7 @@ impl Rank {
             .build();
         let mpi = Plugin::new(RawPlugin::from_static::<MpiBackend>(&host).unwrap());
         let carrier = Carrier::open(&mpi).unwrap();
-        let store = rendezvous(&carrier, &launch, "localhost", SOON).unwrap();
+        let store = rendezvous(&carrier, &launch, "localhost", SOON, |_| {}).unwrap();
         late.bind(store.clone());
         Rank {
             launch,
@@ -782,7 +782,7 @@ fn the_wrong_launcher_is_told_from_the_right_one() {
     let t = text(&o);
     assert!(!o.status.success(), "{family}: {t}");
     assert!(
-        t.contains("rank 0 of 2 for its launcher and rank 0 of 1"),
+        t.contains("process 0 of 2 for its launcher and process 0 of 1"),
         "{t}"
     );
 }

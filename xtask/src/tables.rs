@@ -68,7 +68,7 @@ pub const CRATES: &[Crate] = &[
     // How files of users are opened and read: below all that reads one.
     Crate { name: FILES, floor: 1, ours: &[WORDS], theirs: &["libc"], dev: &[TESTS, "tempfile"] },
     Crate { name: PLUGIN, floor: 1, ours: &[ABI], theirs: &[], dev: &[] },
-    Crate { name: HAL, floor: 2, ours: &[ABI, PLUGIN, FILES], theirs: &["libc", "libloading", "object", "serde", "thiserror"], dev: &["tempfile"] },
+    Crate { name: HAL, floor: 2, ours: &[ABI, PLUGIN, FILES], theirs: &["libc", "libloading", "object", "serde", "serde_json", "thiserror"], dev: &["tempfile"] },
     // Swap files for blocks of pinned memory: system calls and a ring shared with the kernel, hence beside the HAL.
     Crate { name: STORE, floor: 3, ours: &[CLAIM, HAL, WORDS], theirs: &["io-uring", "libc", "thiserror"], dev: &[CPU, "proptest", "tempfile"] },
     // Speaks to the raw C tables, hence beside the HAL.

@@ -77,6 +77,7 @@ fn rank_main(b: &CpuBackend, id: &[u8], barrier: &Barrier, rank: usize, n: usize
         rank: rank as u32,
         nranks: n as u32,
         timeout: Some(Duration::from_secs(60)),
+        members: Default::default(),
         kv_prefix: String::new(),
         name: "bench".into(),
     };

@@ -4,7 +4,7 @@ use crate::common;
 use common::*;
 use crossweave_backend_cpu::CpuCollectives;
 use crossweave_plugin::abi::*;
-use crossweave_plugin::{Backend, Code, Collectives, Health};
+use crossweave_plugin::{Backend, Code, Collectives, GroupRank, Health};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -212,7 +212,7 @@ fn a_missing_rank_is_named_when_the_time_is_over() {
         } else {
             r.launch(&[coll(COLL_BARRIER, DType::U8, 0)]).unwrap();
             let e = r.sync().unwrap_err();
-            assert_eq!((e.code, e.peer), (Code::Timeout, Some(2)), "{e}");
+            assert_eq!((e.code, e.peer), (Code::Timeout, Some(GroupRank(2))), "{e}");
         }
     });
     ranks_within(&b, 2, Duration::from_millis(200), |r| {
@@ -222,7 +222,7 @@ fn a_missing_rank_is_named_when_the_time_is_over() {
             (c.peer, c.recv) = (1, Some(r.part::<f32>(&m, 0, 4)));
             r.launch(&[c]).unwrap();
             let e = r.sync().unwrap_err();
-            assert_eq!((e.code, e.peer), (Code::Timeout, Some(1)), "{e}");
+            assert_eq!((e.code, e.peer), (Code::Timeout, Some(GroupRank(1))), "{e}");
         } else {
             while CpuCollectives::async_error(r.b, &r.comm).is_ok() {
                 std::thread::sleep(Duration::from_millis(5));
@@ -260,7 +260,7 @@ fn abort_releases_every_waiting_rank_and_a_new_communicator_works() {
         }
         launched.wait();
         let e = r.sync().unwrap_err();
-        assert_eq!((e.code, e.peer), (Code::Aborted, Some(3)), "{e}");
+        assert_eq!((e.code, e.peer), (Code::Aborted, Some(GroupRank(3))), "{e}");
     });
     ranks(&b, 4, |r| {
         r.launch(&[coll(COLL_BARRIER, DType::U8, 0)]).unwrap();
@@ -292,7 +292,7 @@ fn a_destroyed_rank_is_named_to_those_who_wait() {
             r.launch(&[c]).unwrap();
             launched.wait();
             let e = r.sync().unwrap_err();
-            assert_eq!((e.code, e.peer), (Code::Comm, Some(1)), "{e}");
+            assert_eq!((e.code, e.peer), (Code::Comm, Some(GroupRank(1))), "{e}");
         });
     }
 }
@@ -315,7 +315,10 @@ fn a_failed_stream_fails_its_communicator() {
             r.launch(&[coll(COLL_BARRIER, DType::U8, 0)]).unwrap();
             launched.wait();
             let e = r.sync().unwrap_err();
-            assert!(e.peer == Some(1) && e.message.contains("planted"), "{e}");
+            assert!(
+                e.peer == Some(GroupRank(1)) && e.message.contains("planted"),
+                "{e}"
+            );
         }
     });
 }

@@ -17,6 +17,7 @@ fn config(rank: u32, nranks: u32, timeout: Duration) -> CommConfig {
         rank,
         nranks,
         timeout: Some(timeout),
+        members: Default::default(),
         kv_prefix: "test/".into(),
         name: "dp".into(),
     }

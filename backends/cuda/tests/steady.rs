@@ -124,6 +124,7 @@ fn launches_allocate_nothing() {
         rank: 0,
         nranks: 1,
         timeout: LONG,
+        members: Default::default(),
         kv_prefix: "test/".into(),
         name: "dp".into(),
     };

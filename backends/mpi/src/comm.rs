@@ -10,7 +10,8 @@ use crate::stream::Stream;
 use crate::{Device, MpiBackend};
 use crossweave_plugin::collective::{self, Checked};
 use crossweave_plugin::{
-    Code, Coll, CollShape, Collectives, CommConfig, Error, Health, Host, Result, Support, fail,
+    Code, Coll, CollShape, Collectives, CommConfig, Error, GroupRank, Health, Host, Members,
+    Result, Support, fail,
 };
 use smallvec::SmallVec;
 use std::fmt::Write as _;
@@ -41,8 +42,11 @@ pub(crate) struct Member {
     /// How it reaches each rank.
     pub(crate) peers: Vec<Peer>,
     pub(crate) host: Host,
+    /// Within the communicator.
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
+    /// Which ranks of the job the members are.
+    pub(crate) members: Members,
     pub(crate) name: String,
     /// The prefix of its keys in the host's store.
     pub(crate) prefix: String,
@@ -63,6 +67,19 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// A member, as messages name it. The communicator of all processes is made before anybody knows which ranks they are.
+    pub(crate) fn who(&self, member: GroupRank) -> String {
+        match self.name == WORLD {
+            true => format!("process {}", member.0),
+            false => self.members.of(member).to_string(),
+        }
+    }
+
+    /// This member.
+    pub(crate) fn me(&self) -> String {
+        self.who(GroupRank(self.rank))
+    }
+
     /// At least `bytes` of memory that lives as long as the member, from the beginning of a page: the kernel copies between processes page by
     /// page. One collective runs at a time, so it has no other user.
     pub(crate) fn scratch(&self, bytes: usize) -> *mut u8 {
@@ -191,19 +208,23 @@ impl Join<'_> {
             }
             let got = self.b.host.kv_get(&key(r), self.timeout).map_err(|e| {
                 let why = format!(
-                    "communicator {}: rank {r} has not joined within {:?}: {}",
-                    self.cfg.name, self.timeout, e.message
+                    "communicator {}: {} has not joined within {:?}: {}",
+                    self.cfg.name,
+                    self.cfg.members.of(GroupRank(r)),
+                    self.timeout,
+                    e.message
                 );
-                Error::new(e.code, why).peer(r)
+                Error::new(e.code, why).peer(GroupRank(r))
             })?;
             all.push(T::read(&got).ok_or_else(|| {
                 let why = format!(
-                    "communicator {}: rank {r} says {} bytes of {what} where {} are said: it is another version of this plugin",
+                    "communicator {}: {} says {} bytes of {what} where {} are said: it is another version of this plugin",
                     self.cfg.name,
+                    self.cfg.members.of(GroupRank(r)),
                     got.len(),
                     size_of::<T>()
                 );
-                Error::new(Code::Comm, why).peer(r)
+                Error::new(Code::Comm, why).peer(GroupRank(r))
             })?);
         }
         Ok(all)
@@ -219,7 +240,7 @@ impl Join<'_> {
             return fail(
                 Code::Comm,
                 format!(
-                    "communicator {}: a member says it is rank {bad} of the {processes} MPI ranks; are two jobs sharing one store?",
+                    "communicator {}: a member says it is process {bad} of the {processes} of MPI; are two jobs sharing one store?",
                     self.cfg.name
                 ),
             );
@@ -230,9 +251,10 @@ impl Join<'_> {
             return fail(
                 Code::Comm,
                 format!(
-                    "communicator {}: rank {r} and one before it are both rank {} of the {processes} {} knows: the processes are not one MPI \
+                    "communicator {}: {} and one before it are both process {} of the {processes} that {} knows: they are not one MPI \
                      job; start them together, by mpirun or srun",
                     self.cfg.name,
+                    self.cfg.members.of(r),
                     at[r],
                     short(&self.d.mpi.version())
                 ),
@@ -325,7 +347,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
                 return fail(
                     Code::Comm,
                     format!(
-                        "this process is rank {} of {} for its launcher and rank {process} of {processes} for {}, which the launcher has \
+                        "this is process {} of {} for its launcher and process {process} of {processes} for {}, which the launcher has \
                          not connected; start with that library's own mpirun, or with srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH), or \
                          name the launcher's library in CROSSWEAVE_MPI_LIBRARY",
                         cfg.rank,
@@ -360,6 +382,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
             host: b.host,
             rank: cfg.rank,
             ranks: cfg.nranks,
+            members: cfg.members,
             name: match cfg.name.is_empty() {
                 true => "(unnamed)".into(),
                 false => cfg.name,
@@ -426,6 +449,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
             host: b.host,
             rank: cfg.rank,
             ranks: cfg.nranks,
+            members: m.members.some(members.iter().map(|r| (*r).into())),
             name: cfg.name,
             prefix: format!("{}split{nth}.{color}/", m.prefix),
             timeout: cfg.timeout.unwrap_or(m.timeout),
@@ -470,9 +494,9 @@ impl Collectives<MpiBackend> for MpiCollectives {
                 let e = Error::new(
                     Code::Comm,
                     format!(
-                        "rank {}'s stream failed before it came to {}: {}",
-                        m.rank,
-                        group.first().map_or(String::new(), Checked::what),
+                        "{}'s stream failed before it came to {}: {}",
+                        m.me(),
+                        group.first().map_or(String::new(), |p| p.what(&m.members)),
                         e.message
                     ),
                 );

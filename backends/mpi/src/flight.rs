@@ -5,7 +5,7 @@ use crate::channel::{FIRST, MESSAGE};
 use crate::comm::Member;
 use crate::library::Request;
 use crossweave_plugin::collective::Checked;
-use crossweave_plugin::{Awake, Code, Error, Result, fail};
+use crossweave_plugin::{Awake, Code, Error, GroupRank, Result, fail};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const WORD: Duration = Duration::from_secs(1);
 
 struct Pending {
     request: Request,
-    peer: u32,
+    peer: GroupRank,
     bytes: i32,
     receives: bool,
 }
@@ -43,11 +43,12 @@ impl What<'_> {
     }
 }
 
-impl std::fmt::Display for What<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl What<'_> {
+    /// In words, with the ranks of the job.
+    fn say(&self, m: &Member) -> String {
         match self {
-            What::Collective(p) => f.write_str(&p.what()),
-            What::Split(nth, of) => write!(f, "split {nth} ({of})"),
+            What::Collective(p) => p.what(&m.members),
+            What::Split(nth, of) => format!("split {nth} ({of})"),
         }
     }
 }
@@ -111,10 +112,10 @@ impl<'a> Flight<'a> {
                 let at = at.wrapping_add(from);
                 m.mpi.send(peer.process, tag, at, len)
             }
-            .map_err(|e| self.blame(e, to as u32))?;
+            .map_err(|e| self.blame(e, to.into()))?;
             self.pending.push(Pending {
                 request,
-                peer: to as u32,
+                peer: to.into(),
                 bytes: len,
                 receives: false,
             });
@@ -141,10 +142,10 @@ impl<'a> Flight<'a> {
                 let at = at.wrapping_add(done);
                 m.mpi.recv(peer.process, tag, at, len)
             }
-            .map_err(|e| self.blame(e, from as u32))?;
+            .map_err(|e| self.blame(e, from.into()))?;
             self.pending.push(Pending {
                 request,
-                peer: from as u32,
+                peer: from.into(),
                 bytes: len,
                 receives: true,
             });
@@ -237,24 +238,28 @@ impl<'a> Flight<'a> {
         self.began.map_or(Duration::ZERO, |mut t| t.ran())
     }
 
+    fn words(&self) -> String {
+        self.what.say(self.member)
+    }
+
     fn name(&self) -> String {
         match self.number {
-            Some(n) => format!("{} (#{n} on {})", self.what, self.member.name),
-            None => format!("{} on {}", self.what, self.member.name),
+            Some(n) => format!("{} (#{n} on {})", self.words(), self.member.name),
+            None => format!("{} on {}", self.words(), self.member.name),
         }
     }
 
-    fn peers(&self) -> Vec<u32> {
-        let mut peers: Vec<u32> = self.pending.iter().map(|p| p.peer).collect();
+    fn peers(&self) -> Vec<GroupRank> {
+        let mut peers: Vec<GroupRank> = self.pending.iter().map(|p| p.peer).collect();
         peers.sort_unstable();
         peers.dedup();
         peers
     }
 
-    /// Where a rank last said it waits: number and what.
-    fn word_of(&self, rank: u32) -> Option<(u64, String)> {
+    /// Where a member last said it waits: number and what.
+    fn word_of(&self, of: GroupRank) -> Option<(u64, String)> {
         let m = self.member;
-        let key = format!("{}at/{rank}", m.prefix);
+        let key = format!("{}at/{}", m.prefix, of.0);
         let bytes = m.host.kv_get(&key, Duration::from_millis(1)).ok()?;
         let text = String::from_utf8(bytes).ok()?;
         let (n, what) = text.split_once(' ')?;
@@ -269,20 +274,21 @@ impl<'a> Flight<'a> {
         // Without a store that reaches the other ranks only the timeout is left.
         let _ = m.host.kv_set(
             &format!("{}at/{}", m.prefix, m.rank),
-            format!("{number} {}", self.what).as_bytes(),
+            format!("{number} {}", self.words()).as_bytes(),
         );
         for peer in self.peers() {
             if let Some((n, what)) = self.word_of(peer)
                 && n == number
-                && what != self.what.to_string()
+                && what != self.words()
             {
                 let e = Error::new(
                     Code::Comm,
                     format!(
-                        "rank {peer} is in {what} (#{n} on {}) where rank {} is in {}: the ranks do not run the same program; \
+                        "{} is in {what} (#{n} on {}) where {} is in {}: the ranks do not run the same program; \
                          compare configs and versions",
+                        m.who(peer),
                         m.name,
-                        m.rank,
+                        m.me(),
                         self.name()
                     ),
                 );
@@ -295,41 +301,47 @@ impl<'a> Flight<'a> {
     fn timed_out(&self) -> Error {
         let m = self.member;
         let peers = self.peers();
-        let describe = |p: &u32| match (self.number, self.word_of(*p)) {
-            (Some(n), Some((at, what))) if at != n => {
-                format!("rank {p} (last seen waiting in {what}, #{at})")
+        let words: Vec<_> = peers.iter().map(|p| (*p, self.word_of(*p))).collect();
+        let describe = |(p, word): &(GroupRank, Option<(u64, String)>)| {
+            let who = m.who(*p);
+            match (self.number, word) {
+                (Some(n), Some((at, what))) if *at != n => {
+                    format!("{who} (last seen waiting in {what}, #{at})")
+                }
+                (Some(_), Some(_)) => format!("{who} (it waits for another rank)"),
+                _ => who,
             }
-            (Some(n), Some((at, _))) if at == n => format!("rank {p} (it waits for another rank)"),
-            _ => format!("rank {p}"),
         };
-        // A peer that waits here too is not the cause.
-        let absent = |p: &&u32| {
-            self.word_of(**p)
-                .is_none_or(|(at, _)| Some(at) != self.number)
-        };
-        let culprit = peers.iter().find(absent).or(peers.first()).copied();
-        let who: Vec<String> = peers.iter().map(describe).collect();
+        // A peer that waits here too is not the cause; whether another one is only the checker can say, who knows what that waits for.
+        let waits = |w: &Option<(u64, String)>| w.as_ref().map(|(at, _)| *at) == self.number;
+        let absent = words
+            .iter()
+            .find(|(_, w)| self.number.is_none() || !waits(w));
+        let who: Vec<String> = words.iter().map(describe).collect();
         let e = Error::new(
             Code::Timeout,
             format!(
-                "{}: rank {} waited {:.1} s for {}",
+                "{}: {} waited {:.1} s for {}",
                 self.name(),
-                m.rank,
+                m.me(),
                 self.waited().as_secs_f64(),
                 who.join(", ")
             ),
         );
-        culprit.map_or(e.clone(), |p| e.peer(p))
+        match absent {
+            Some((p, _)) => e.peer(*p),
+            None => e,
+        }
     }
 
     fn aborted(&self) -> Error {
-        let who: Vec<String> = self.peers().iter().map(|p| format!("rank {p}")).collect();
+        let who: Vec<String> = self.peers().iter().map(|p| self.member.who(*p)).collect();
         Error::new(
             Code::Aborted,
             format!(
-                "{}: aborted while rank {} waited for {}",
+                "{}: aborted while {} waited for {}",
                 self.name(),
-                self.member.rank,
+                self.member.me(),
                 who.join(", ")
             ),
         )
@@ -339,21 +351,22 @@ impl<'a> Flight<'a> {
         Error::new(
             Code::Comm,
             format!(
-                "{}: rank {} sent {got} bytes where rank {} expects {}",
+                "{}: {} sent {got} bytes where {} expects {}",
                 self.name(),
-                p.peer,
-                self.member.rank,
+                self.member.who(p.peer),
+                self.member.me(),
                 p.bytes
             ),
         )
         .peer(p.peer)
     }
 
-    fn blame(&self, mut e: Error, peer: u32) -> Error {
+    fn blame(&self, mut e: Error, peer: GroupRank) -> Error {
         e.message = format!(
-            "{}: rank {} with rank {peer}: {}",
+            "{}: {} with {}: {}",
             self.name(),
-            self.member.rank,
+            self.member.me(),
+            self.member.who(peer),
             e.message
         );
         e.peer(peer)

@@ -526,7 +526,7 @@ fn worker(mut o: Options, launch: Launch) -> Fallible<()> {
     }
     let mpi = Plugin::new(RawPlugin::from_static::<MpiBackend>(&host.build())?);
     let carrier = Carrier::open(&mpi)?;
-    let store: JobStore = rendezvous(&carrier, &launch, "bench", SOON)?;
+    let store: JobStore = rendezvous(&carrier, &launch, "bench", SOON, |_| {})?;
     late.bind(store.clone());
     let device = carrier.device();
     let options = CommOptions {

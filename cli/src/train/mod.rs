@@ -98,6 +98,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
             flights.write(&e);
             shared.fail(e);
         });
+        p.compare(job.resolved.settings.run.comm_timeout_s);
     }
     let voice = processes.map(Processes::voice);
     let ends = threads::run(&job, &shared, voice.as_ref());

@@ -9,8 +9,8 @@ use crate::queue::Stream;
 use crate::{Device, Softdev};
 use abi::*;
 use crossweave_plugin::{
-    Code, Coll, CollShape, Collectives, CommConfig, DType, Error, Health, Result, Span, Support,
-    abi, fail, unsupported,
+    Code, Coll, CollShape, Collectives, CommConfig, DType, Error, GroupRank, Health, Members, Result,
+    Span, Support, abi, fail, unsupported,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -71,9 +71,19 @@ pub struct Comm {
 
 struct Member {
     group: Arc<Group>,
+    /// Within the communicator.
     rank: u32,
     n: u32,
+    /// Which ranks of the job its members are: what messages say.
+    members: Members,
     timeout: Option<Duration>,
+}
+
+impl Member {
+    /// A member as messages name it: `rank 3`.
+    fn name(&self, rank: u32) -> String {
+        self.members.of(GroupRank(rank)).to_string()
+    }
 }
 
 impl Group {
@@ -85,7 +95,7 @@ impl Group {
 
 impl Inner {
     fn give_up(&mut self, code: Code, culprit: u32, why: String) {
-        let e = Error::new(code, why).peer(culprit).sticky();
+        let e = Error::new(code, why).peer(GroupRank(culprit)).sticky();
         self.failed.get_or_insert(e);
     }
     fn health(&self, rank: u32) -> Result<()> {
@@ -93,7 +103,7 @@ impl Inner {
             None => Ok(()),
             // A rank does not name itself.
             Some(e) => Err(Error {
-                peer: e.peer.filter(|p| *p != rank),
+                peer: e.peer.filter(|p| *p != GroupRank(rank)),
                 ..e.clone()
             }),
         }
@@ -127,10 +137,11 @@ impl Launch<'_> {
         let (m, me) = (self.member, self.member.rank);
         g.health(me)?;
         if self.until.is_some_and(|t| Instant::now() >= t) {
-            let why = format!("rank {me} has waited {:?} for rank {peer}", m.timeout);
+            let (who, whom) = (m.name(me), m.name(peer));
+            let why = format!("{who} has waited {:?} for {whom}", m.timeout);
             g.give_up(Code::Timeout, peer, why);
         } else if (self.given_up)() {
-            let why = format!("the stream of rank {me} was destroyed");
+            let why = format!("the stream of {} was destroyed", m.name(me));
             g.give_up(Code::Aborted, me, why);
         }
         m.group.moved.notify_all();
@@ -174,7 +185,8 @@ impl Launch<'_> {
         };
         if g.messages[at].bytes != bytes {
             let theirs = g.messages[at].bytes;
-            let why = format!("rank {from} sends {theirs} bytes, rank {me} takes {bytes}");
+            let (sender, taker) = (self.member.name(from), self.member.name(me));
+            let why = format!("{sender} sends {theirs} bytes, {taker} takes {bytes}");
             g.give_up(Code::Comm, from, why);
             group.moved.notify_all();
             return g.health(me);
@@ -428,6 +440,7 @@ impl Collectives<Softdev> for SoftdevCollectives {
                 group,
                 rank: cfg.rank,
                 n: cfg.nranks,
+                members: cfg.members,
                 timeout: cfg.timeout,
             }),
             enqueued: Mutex::new(0),
@@ -465,7 +478,8 @@ impl Collectives<Softdev> for SoftdevCollectives {
             let found = match state {
                 Ok(()) => launch.run(&parts),
                 Err(e) => {
-                    let why = format!("the stream of rank {rank} failed before its collective");
+                    let who = m.name(rank);
+                    let why = format!("the stream of {who} failed before its collective");
                     group.lock().give_up(Code::Comm, rank, why);
                     Err(e)
                 }
@@ -486,7 +500,8 @@ impl Collectives<Softdev> for SoftdevCollectives {
         if let Some(r) = missing
             && c.ready_by.is_some_and(|t| Instant::now() >= t)
         {
-            g.give_up(Code::Timeout, r as u32, format!("rank {r} has not joined"));
+            let who = c.member.name(r as u32);
+            g.give_up(Code::Timeout, r as u32, format!("{who} has not joined"));
         }
         g.health(c.member.rank)?;
         Ok(match missing {
@@ -497,7 +512,7 @@ impl Collectives<Softdev> for SoftdevCollectives {
 
     fn abort(_: &Softdev, c: &Comm) -> Result<()> {
         let (group, rank) = (&c.member.group, c.member.rank);
-        let why = format!("rank {rank} has aborted the communicator");
+        let why = format!("{} has aborted the communicator", c.member.name(rank));
         group.lock().give_up(Code::Aborted, rank, why);
         group.moved.notify_all();
         Ok(())

@@ -1,6 +1,6 @@
 //! The traits a vendor implements. Generics stay inside this crate: what crosses the boundary is the C table.
 
-use crate::{DType, Host, Result, unsupported};
+use crate::{DType, Host, Members, Result, unsupported};
 use crossweave_abi as abi;
 use std::time::Duration;
 
@@ -356,6 +356,8 @@ pub struct CommConfig {
     pub timeout: Option<Duration>,
     pub kv_prefix: String,
     pub name: String,
+    /// Which ranks of the job its members are, for messages.
+    pub members: Members,
 }
 
 /// State of a communicator.

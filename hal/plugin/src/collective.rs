@@ -3,7 +3,7 @@
 //! Written for back ends whose collectives run on the host, which reach memory by its address. What a back end supports by kind, dtype and
 //! reduction is [`supported`]; it serves the query and the launch, so that the two cannot disagree.
 
-use crate::{Code, Coll, CollShape, Result, Span, fail, unsupported};
+use crate::{Code, Coll, CollShape, Members, Result, Span, fail, unsupported};
 use crossweave_abi::*;
 
 /// A kind's name, for messages.
@@ -113,18 +113,18 @@ impl Checked {
     }
 
     /// What every rank of the collective says alike, so that a difference is a mistake: `all_reduce sum of 1024 f32`.
-    pub fn what(&self) -> String {
+    pub fn what(&self, members: &Members) -> String {
+        let [peer, root] = [self.peer, self.root].map(|r| members.of(r));
         let (kind, dtype, count) = (kind_name(self.kind), self.dtype.name(), self.count);
         match self.kind {
             COLL_BARRIER => kind.into(),
             COLL_ALL_TO_ALL_V | COLL_ALL_GATHER_V => format!("{kind} {dtype}"),
-            COLL_SEND => format!("send of {count} {dtype} to rank {}", self.peer),
-            COLL_RECV => format!("recv of {count} {dtype} from rank {}", self.peer),
-            COLL_BROADCAST => format!("{kind} of {count} {dtype} from rank {}", self.root),
+            COLL_SEND => format!("send of {count} {dtype} to {peer}"),
+            COLL_RECV => format!("recv of {count} {dtype} from {peer}"),
+            COLL_BROADCAST => format!("{kind} of {count} {dtype} from {root}"),
             COLL_REDUCE => format!(
-                "{kind} {} of {count} {dtype} to rank {}",
-                reduce_name(self.reduce),
-                self.root
+                "{kind} {} of {count} {dtype} to {root}",
+                reduce_name(self.reduce)
             ),
             k if reduces(k) => format!("{kind} {} of {count} {dtype}", reduce_name(self.reduce)),
             _ => format!("{kind} of {count} {dtype}"),

@@ -1,5 +1,6 @@
 //! The error a backend returns; the boundary turns it into the caller's 512-byte record.
 
+use crate::GroupRank;
 use crossweave_abi as abi;
 
 /// What went wrong, in the ABI's terms.
@@ -60,15 +61,15 @@ impl Code {
     }
 }
 
-/// An error with its code, text, and, where known, the vendor's code and the rank that failed.
+/// An error with its code, text, and, where known, the vendor's code and the member that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// What kind.
     pub code: Code,
     /// The vendor library's own code, or 0.
     pub vendor_code: i64,
-    /// The rank that failed, if known.
-    pub peer: Option<u32>,
+    /// The member of the communicator that failed, if known.
+    pub peer: Option<GroupRank>,
     /// The handle is dead.
     pub sticky: bool,
     /// The same call may succeed later.
@@ -89,8 +90,8 @@ impl Error {
             message: message.into(),
         }
     }
-    /// Names the rank that failed.
-    pub fn peer(mut self, rank: u32) -> Error {
+    /// Names the member of the communicator that failed.
+    pub fn peer(mut self, rank: GroupRank) -> Error {
         self.peer = Some(rank);
         self
     }

@@ -44,6 +44,7 @@ pub struct Slot<B: Declared> {
 /// A backend with the boundary's own state.
 pub struct Instance<B> {
     pub(crate) backend: B,
+    pub(crate) host: Host,
     /// An id made to answer "how long": the device's handle and the id.
     parked: Mutex<Option<(usize, Vec<u8>)>>,
 }
@@ -76,6 +77,7 @@ impl<B: Declared> Slot<B> {
             let backend = B::init(host)?;
             let _ = self.cell.set(Instance {
                 backend,
+                host,
                 parked: Mutex::new(None),
             });
         }

@@ -18,9 +18,11 @@ pub mod export;
 mod host;
 pub mod op;
 pub mod operand;
+mod rank;
 
 pub use awake::Awake;
 pub use backend::*;
 pub use error::*;
 pub use host::{Host, HostThread};
+pub use rank::{GroupRank, JobRank, Members};
 pub use {crossweave_abi as abi, crossweave_abi::DType};

@@ -32,6 +32,9 @@ pub struct CollectiveRecord {
     pub root: u32,
     /// The other rank of a send or receive, in the group.
     pub peer: u32,
+    /// The same, or the root, as a rank of the job.
+    #[serde(default)]
+    pub other: Option<u32>,
     /// Do input and output share memory?
     pub in_place: bool,
     /// Hash of the counts per rank, where there are some.
@@ -261,10 +264,11 @@ impl CollectiveRecord {
         };
         let reduce = ["", " sum", " prod", " min", " max", " avg", " premul_sum"];
         s += reduce.get(self.reduce as usize).unwrap_or(&" ?");
+        let other = |member| self.other.unwrap_or(member);
         match self.kind {
-            abi::COLL_BROADCAST | abi::COLL_REDUCE => s += &format!(" root {}", self.root),
-            abi::COLL_SEND => s += &format!(" to {}", self.peer),
-            abi::COLL_RECV => s += &format!(" from {}", self.peer),
+            abi::COLL_BROADCAST | abi::COLL_REDUCE => s += &format!(" root {}", other(self.root)),
+            abi::COLL_SEND => s += &format!(" to {}", other(self.peer)),
+            abi::COLL_RECV => s += &format!(" from {}", other(self.peer)),
             _ => {}
         }
         s

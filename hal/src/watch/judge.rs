@@ -1,9 +1,11 @@
 //! Decides which rank is wrong and writes the message, from the records of all ranks of a group. Pure functions.
 
 use super::collective_record::CollectiveRecord;
-use super::rank_record::{Depend, Entry, Life, Wait};
+pub(super) use super::rank_record::Entry;
+use super::rank_record::{Depend, Life, Wait};
 use super::words::now;
 use crate::error::{Code, Error};
+use crossweave_plugin::{GroupRank, JobRank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -28,7 +30,7 @@ pub struct Verdict {
     pub fault: Fault,
     /// Who, what, where, and what the others did.
     pub sentence: String,
-    /// Ranks that deviate; all of a tie or a cycle.
+    /// Ranks of the job that deviate; all of a tie or a cycle.
     pub culprits: Vec<u32>,
 }
 
@@ -42,7 +44,7 @@ impl Verdict {
             Fault::Late => Code::Timeout,
         };
         Error {
-            peer: self.culprits.first().copied(),
+            peer: self.culprits.first().copied().map(JobRank),
             sticky: true,
             ..Error::new(code, "checker", self.sentence.clone())
         }
@@ -75,7 +77,7 @@ impl Verdict {
 }
 
 /// What one rank shows, taken at one moment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct View {
     /// Rank in the job, where it is known.
     pub rank: Option<u32>,
@@ -99,10 +101,16 @@ impl View {
 
 /// A member of a group: the name it goes by, and its view.
 pub(super) struct Member<'a> {
-    pub name: u32,
+    pub name: JobRank,
     pub index: u32,
     pub view: &'a View,
     pub entry: &'a Entry,
+}
+
+/// The rank of the job that a view with this entry is of.
+pub(super) fn named(view: &View, entry: &Entry) -> JobRank {
+    let alone = || entry.rank_of(GroupRank(entry.index));
+    view.rank.map_or_else(alone, JobRank)
 }
 
 /// The members of a group that are known, by their place in it.
@@ -111,7 +119,7 @@ pub(super) fn members(views: &[View], key: u64) -> Vec<Member<'_>> {
     for view in views {
         for (_, entry) in view.entries.iter().filter(|(_, e)| e.key == key) {
             all.push(Member {
-                name: view.rank.unwrap_or(entry.index),
+                name: named(view, entry),
                 index: entry.index,
                 view,
                 entry,
@@ -123,12 +131,12 @@ pub(super) fn members(views: &[View], key: u64) -> Vec<Member<'_>> {
 }
 
 /// "rank 2", "ranks 0 and 1", "ranks 0, 1, 2".
-pub(super) fn ranks(names: &[u32]) -> String {
+pub(super) fn ranks(names: &[JobRank]) -> String {
     match names {
-        [one] => format!("rank {one}"),
-        [a, b] => format!("ranks {a} and {b}"),
+        [one] => one.to_string(),
+        [a, b] => format!("ranks {} and {}", a.0, b.0),
         many => {
-            let list: Vec<String> = many.iter().map(u32::to_string).collect();
+            let list: Vec<String> = many.iter().map(|r| r.0.to_string()).collect();
             format!("ranks {}", list.join(", "))
         }
     }
@@ -260,7 +268,7 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
         }
     }
     classes.sort_by_key(|c| (std::cmp::Reverse(c.len()), c[0]));
-    let names = |c: &[usize]| c.iter().map(|i| members[*i].name).collect::<Vec<u32>>();
+    let names = |c: &[usize]| c.iter().map(|i| members[*i].name).collect::<Vec<JobRank>>();
     let op = |i: usize| orders[i].get(&seq).copied();
     let (most, next) = (classes.first()?, classes.get(1)?);
     let (theirs, group) = (op(most[0])?, &members[most[0]].entry.name);
@@ -284,10 +292,7 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
         let hint = |a: usize, b: usize| match relation(&orders[a], &orders[b], seq) {
             Relation::Missed(_) => op(b).map(|o| {
                 let name = o.what();
-                format!(
-                    "; rank {} goes on as if it had missed {name}",
-                    members[a].name
-                )
+                format!("; {} goes on as if it had missed {name}", members[a].name)
             }),
             _ => None,
         };
@@ -298,7 +303,7 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
         return Some(Verdict {
             fault: Fault::Mismatch,
             sentence,
-            culprits: sorted(names(&all)),
+            culprits: numbers(&sorted(names(&all))),
         });
     }
     let others = ranks(&names(most));
@@ -352,11 +357,11 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
         };
         parts.push(part + &other_purpose(own, theirs));
     }
-    let culprits = classes[1..].iter().flat_map(|c| names(c)).collect();
+    let culprits: Vec<JobRank> = classes[1..].iter().flat_map(|c| names(c)).collect();
     Some(Verdict {
         fault: Fault::Mismatch,
         sentence: parts.join("; "),
-        culprits: sorted(culprits),
+        culprits: numbers(&sorted(culprits)),
     })
 }
 
@@ -390,9 +395,14 @@ fn other_purpose(a: &CollectiveRecord, b: &CollectiveRecord) -> String {
     s
 }
 
-fn sorted(mut names: Vec<u32>) -> Vec<u32> {
+fn sorted(mut names: Vec<JobRank>) -> Vec<JobRank> {
     names.sort_unstable();
     names
+}
+
+/// Ranks as a verdict keeps them.
+pub(super) fn numbers(names: &[JobRank]) -> Vec<u32> {
+    names.iter().map(|r| r.0).collect()
 }
 
 /// The first message from `from` to `to` (places in the group) whose ends differ, up to number `seq` of the pair.
@@ -415,12 +425,31 @@ pub(super) fn message(views: &[View], key: u64, from: u32, to: u32, seq: u64) ->
     };
     let seq = sends.keys().copied().filter(|s| *s <= seq).find(differs)?;
     let (s, r) = (sends.get(&seq)?, recvs.get(&seq)?);
+    // What has come behind the message before, whenever that was sent earlier: who asks for something else leaves the order.
+    let usual = || {
+        // Both ends have it: it is the first difference, and not the first that is remembered.
+        let before = sends.get(&(seq - 1)).filter(|_| recvs.contains_key(&(seq - 1)))?;
+        let same = |o: &CollectiveRecord| o.print().message() == before.print().message();
+        let mut earlier = sends.range(..seq - 1).rev();
+        let (n, _) = earlier.find(|(_, o)| same(o))?;
+        sends.get(&(n + 1)).map(|o| o.print().message())
+    };
+    let fits = |o: &CollectiveRecord, usual: u64| o.print().message() == usual;
+    let missed = match usual().map(|u| (fits(s, u), fits(r, u))) {
+        Some((true, false)) => vec![receiver.name],
+        Some((false, true)) => vec![sender.name],
+        _ => vec![],
+    };
+    let lead = match &missed[..] {
+        [one] => format!("{one} leaves the order of messages: "),
+        _ => String::new(),
+    };
     let body = |o: &CollectiveRecord| o.what().split(" of ").nth(1).unwrap_or("").to_string();
     let sized = |o: &CollectiveRecord| body(o).split([' ']).take(3).collect::<Vec<_>>().join(" ");
     Some(Verdict {
         fault: Fault::Mismatch,
         sentence: format!(
-            "rank {} sends {} to rank {} as message #{seq} of the pair on {} ({}{}), which receives {} ({}{}){}",
+            "{lead}{} sends {} to {} as message #{seq} of the pair on {} ({}{}), which receives {} ({}{}){}",
             sender.name,
             sized(s),
             receiver.name,
@@ -432,7 +461,10 @@ pub(super) fn message(views: &[View], key: u64, from: u32, to: u32, seq: u64) ->
             beside(receiver.view, r),
             other_purpose(s, r)
         ),
-        culprits: sorted(vec![sender.name, receiver.name]),
+        culprits: match missed.is_empty() {
+            true => numbers(&sorted(vec![sender.name, receiver.name])),
+            false => numbers(&missed),
+        },
     })
 }
 
@@ -456,13 +488,13 @@ pub(super) fn splits(
     Some(Verdict {
         fault: Fault::Mismatch,
         sentence: format!(
-            "rank {} sends {sends} elements to rank {} in all_to_all_v #{seq} of {} ({}), which expects {expects} ({})",
+            "{} sends {sends} elements to {} in all_to_all_v #{seq} of {} ({}), which expects {expects} ({})",
             a.name,
             b.name,
             a.entry.name,
             place(a),
             place(b)
         ),
-        culprits: sorted(vec![a.name, b.name]),
+        culprits: numbers(&sorted(vec![a.name, b.name])),
     })
 }

@@ -5,44 +5,12 @@
 //! everything that a wait needs, ranks that certainly do not wait first; only if every path leads back is it a cycle.
 
 use super::collective_record::CollectiveRecord;
-use super::judge::{Fault, Member, Verdict, View, age};
-use super::rank_record::{Host, RankRecord};
+use super::distant::Scene;
+use super::doing::Doing;
+use super::judge::{Fault, Member, Verdict, age, ranks};
 use super::stuck::{Stuck, cycle};
 use super::waits::{Graph, Need};
-
-/// What the host thread of a rank and its process do, as the system reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Doing {
-    /// Nobody knows.
-    Unknown,
-    Computes,
-    Sleeps,
-    /// SIGSTOP, or a debugger.
-    Stopped,
-    /// There is no such process any more.
-    Gone,
-}
-
-/// Asks the system.
-pub(super) fn doing(record: &RankRecord) -> Doing {
-    let Host { pid, tid } = record.host();
-    let state = |path: String| -> Option<char> {
-        let text = std::fs::read_to_string(path).ok()?;
-        // The name, in brackets, may hold anything.
-        text.rsplit_once(')')?.1.trim_start().chars().next()
-    };
-    let process = state(format!("/proc/{pid}/stat"));
-    let there = std::path::Path::new("/proc/self/stat").exists();
-    let thread = state(format!("/proc/{pid}/task/{tid}/stat")).filter(|_| tid > 0);
-    match (process, thread) {
-        (Some('T' | 't'), _) => Doing::Stopped,
-        (Some('Z' | 'X'), _) => Doing::Gone,
-        (None, _) if there && pid > 0 => Doing::Gone,
-        (_, Some('R')) => Doing::Computes,
-        (_, Some('S' | 'D')) => Doing::Sleeps,
-        _ => Doing::Unknown,
-    }
-}
+use crossweave_plugin::JobRank;
 
 /// Where the way ends.
 enum End<'a> {
@@ -54,33 +22,41 @@ enum End<'a> {
     Slow(Member<'a>),
 }
 
-/// Why rank `waiting` (a view) has waited for too long. `doing`: of each view.
-pub(super) fn late(
-    views: &[View],
-    doing: &[Doing],
-    waiting: usize,
-    within: &str,
-) -> Option<Verdict> {
-    let mut g = Graph::new(views);
+/// Why the rank that asks has waited for too long.
+pub(super) fn late(scene: &Scene, within: &str) -> Option<Verdict> {
+    if scene.cut_off() {
+        return scene.unreachable(within);
+    }
+    let found = scene.mismatch().or_else(|| chain(scene, within));
+    found.or_else(|| scene.unreachable(within))
+}
+
+/// Follows the chain of waits to its end.
+fn chain(scene: &Scene, within: &str) -> Option<Verdict> {
+    let (waiting, doing) = (scene.own, &scene.doing);
+    let mut g = Graph::new(&scene.views);
     // Here everybody counts as stuck: a rank that has not called is to be looked at.
     g.stuck.fill(true);
-    g.halted = doing.iter().map(|d| *d == Doing::Stopped).collect();
+    let halted = |d: &Doing| matches!(d, Doing::Stopped | Doing::Silent);
+    g.halted = doing.iter().map(halted).collect();
     g.settle();
     let open = g.awaited(waiting).or_else(|| g.first_open(waiting))?;
     let mut way = Way {
         g: &g,
+        doing,
         path: vec![],
         seen: vec![],
         circle: None,
     };
     match way.follow(waiting, g.front(waiting, open)) {
-        Some(end) => Some(sentence(&g, doing, &way.path, &end, within)),
+        Some(end) => Some(sentence(&g, scene, &way.path, &end, within)),
         None => way.circle.map(|c| cycle(&c)),
     }
 }
 
 struct Way<'g, 'a> {
     g: &'g Graph<'a>,
+    doing: &'g [Doing],
     /// From the rank that asked to the one that is looked at.
     path: Vec<Stuck<'a>>,
     /// Launches that were looked at.
@@ -107,11 +83,15 @@ impl<'a> Way<'_, 'a> {
             needs.extend(g.needs(v, op).into_iter().map(|n| (op, n)));
         }
         // Who plainly keeps the others from going on comes before who may.
-        needs.sort_by_key(|(_, n)| match n {
-            Need::Halted(_) => 0,
-            Need::Call(m) if self.halted(m) => 0,
-            Need::Call(m) if m.view.wait.is_none() => 1,
-            _ => 2,
+        needs.sort_by_key(|(_, n)| {
+            let (Need::Call(m) | Need::Behind(m, _) | Need::Halted(m)) = n;
+            match (self.does(m), n) {
+                (Doing::Stopped, _) => 0,
+                // A process that does not answer may only be slow to.
+                (Doing::Silent, _) => 2,
+                (_, Need::Call(m)) if m.view.wait.is_none() => 1,
+                _ => 3,
+            }
         });
         for (op, need) in needs {
             let (Need::Call(m) | Need::Behind(m, _) | Need::Halted(m)) = &need;
@@ -131,8 +111,9 @@ impl<'a> Way<'_, 'a> {
         None
     }
 
-    fn halted(&self, m: &Member<'_>) -> bool {
-        self.g.view_of(m).is_some_and(|v| self.g.halted[v])
+    fn does(&self, m: &Member<'_>) -> Doing {
+        let view = self.g.view_of(m);
+        view.map_or(Doing::Unknown, |v| self.doing[v])
     }
 
     fn end(&mut self, need: Need<'a>) -> Option<End<'a>> {
@@ -161,19 +142,34 @@ impl<'a> Way<'_, 'a> {
 
 fn sentence(
     g: &Graph<'_>,
-    doing: &[Doing],
+    scene: &Scene,
     path: &[Stuck<'_>],
     end: &End<'_>,
     within: &str,
 ) -> Verdict {
     let (End::Absent(m) | End::Stopped(m) | End::Slow(m)) = end;
     let view = g.view_of(m);
-    let does = view.map_or(Doing::Unknown, |v| doing[v]);
+    let does = view.map_or(Doing::Unknown, |v| scene.doing[v]);
     let last = match m.view.ops.last() {
+        _ if does == Doing::Silent => "nobody here knows its last call".to_string(),
         Some(o) => format!("its last call was {} {}", o.say(), age(o.at)),
         None => "it has called nothing yet".to_string(),
     };
     let host = match (end, does, &m.view.wait) {
+        (End::Stopped(_), Doing::Silent, _) => {
+            let host = view.and_then(|v| scene.host(v)).unwrap_or("its host");
+            let mute = |v: &usize| scene.doing[*v] == Doing::Silent && Some(*v) != view;
+            let others = (0..g.views.len()).filter(mute);
+            let mut others: Vec<JobRank> = others
+                .filter_map(|v| g.views[v].rank.map(JobRank))
+                .collect();
+            others.sort_unstable();
+            let too = match others.is_empty() {
+                true => String::new(),
+                false => format!("; {} do not answer either", ranks(&others)),
+            };
+            format!("its process does not answer: it is stopped, or {host} cannot be reached{too}")
+        }
         (End::Stopped(_), ..) => format!(
             "its process {} is stopped (SIGSTOP, or a debugger; kill -CONT {} lets it go on)",
             m.view.pid, m.view.pid
@@ -195,8 +191,8 @@ fn sentence(
         // There is always the link that led here.
         return Verdict {
             fault: Fault::Late,
-            sentence: format!("rank {} did not come {within}; {last}, {host}", m.name),
-            culprits: vec![m.name],
+            sentence: format!("{} did not come {within}; {last}, {host}", m.name),
+            culprits: vec![m.name.0],
         };
     };
     let what = if link.behind {
@@ -205,7 +201,7 @@ fn sentence(
         "did not come to"
     };
     let mut sentence = format!(
-        "rank {} {what} {} {within}, where rank {} waits; {last}, {host}",
+        "{} {what} {} {within}, where {} waits; {last}, {host}",
         m.name,
         link.op.say(),
         link.name
@@ -213,7 +209,7 @@ fn sentence(
     if path.len() > 1 {
         let links = path.iter().map(|s| {
             format!(
-                "rank {} waits for rank {} ({}, {})",
+                "{} waits for {} ({}, {})",
                 s.name,
                 s.on,
                 s.op.what(),
@@ -221,7 +217,7 @@ fn sentence(
             )
         });
         sentence += &format!(
-            "; {}, rank {} waits for nobody",
+            "; {}, {} waits for nobody",
             links.collect::<Vec<_>>().join(", "),
             m.name
         );
@@ -229,6 +225,198 @@ fn sentence(
     Verdict {
         fault: Fault::Late,
         sentence,
-        culprits: vec![m.name],
+        culprits: vec![m.name.0],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Code;
+    use crate::error::Error;
+    use crate::watch::collective_record::{Print, Raw};
+    use crate::watch::distant::{Answers, Distant, Reply};
+    use crate::watch::host_name::HostName;
+    use crate::watch::rank_record::GroupWord;
+    use crate::watch::{CheckerState, Occupied};
+    use crossweave_abi::{COLL_ALL_REDUCE, DType};
+    use crossweave_plugin::Members;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    /// A rank alone in its process, with its place on the board.
+    struct Alone(CheckerState, Arc<Occupied>);
+
+    impl Alone {
+        fn new(rank: u32) -> Alone {
+            let board = CheckerState::default();
+            let at = board.sit().unwrap();
+            at.record.set_rank(rank);
+            Alone(board, at)
+        }
+        /// Joins the group of these two ranks of the job.
+        fn join(&self, pair: [u32; 2]) {
+            let me = self.1.record.rank().unwrap();
+            let key = (1 + u64::from(pair[0])) << 8 | u64::from(pair[1]);
+            let index = u32::from(pair[1] == me);
+            let (_, region) = self.1.record.join(key, "dp", 2, index).unwrap();
+            let members = Members::new(pair.map(JobRank));
+            self.1.record.set_members(region, 2, &members);
+        }
+        /// Asks for a sum of so many elements in a group it has joined; its call on the stream is `call`.
+        fn ask(&self, pair: [u32; 2], elements: u64, call: u64) {
+            let record = &self.1.record;
+            let key = (1 + u64::from(pair[0])) << 8 | u64::from(pair[1]);
+            let index = u32::from(pair[1] == record.rank().unwrap());
+            let (entry, _) = record.find(key, index).unwrap();
+            let count = record.group_word(entry, GroupWord::Count);
+            count.store(count.load(SeqCst) + 1, SeqCst);
+            let print = Print {
+                kind: COLL_ALL_REDUCE,
+                dtype: DType::F32.id(),
+                count: elements,
+                ..Print::default()
+            };
+            let number = record.record(Raw {
+                print,
+                entry: entry as u16,
+                seq: count.load(SeqCst),
+                launch: record.launch(),
+                ..Raw::default()
+            });
+            record.enqueued(number, call);
+        }
+        /// Another process asks this rank, which has waited too long.
+        fn explain(&self) -> Error {
+            let e = Error::new(Code::Timeout, "stream_sync", "late");
+            self.0.ask(&self.1, e, true, |s| late(s, "in time"))
+        }
+    }
+
+    /// Processes that answer at once, or not at all.
+    struct Job(Vec<(u32, HostName, Option<Answers>)>);
+
+    impl Distant for Job {
+        fn ask(&self) -> Option<Vec<Reply>> {
+            let headless = self.0.iter().any(|(r, _, a)| *r == 0 && a.is_none());
+            let one = |(rank, host, answers): &(u32, HostName, Option<Answers>)| Reply {
+                ranks: *rank..rank + 1,
+                host: host.clone(),
+                answer: answers.as_ref().filter(|_| !headless).map(Answers::say),
+            };
+            Some(self.0.iter().map(one).collect())
+        }
+        fn here(&self) -> HostName {
+            HostName::named("here")
+        }
+    }
+
+    /// Everybody but the ranks in `silent` answers `asker`; each has a host of its own.
+    fn connect(all: &[Alone], asker: usize, silent: &[u32]) {
+        let rank = |a: &Alone| a.1.record.rank().unwrap();
+        let others = all.iter().enumerate().filter(|(i, _)| *i != asker);
+        let way = others.map(|(_, a)| {
+            let r = rank(a);
+            let answers = (!silent.contains(&r)).then(|| a.0.answers());
+            (r, HostName::named(&format!("h{r}")), answers)
+        });
+        all[asker].0.reach(all.len() as u32, Job(way.collect()));
+    }
+
+    /// Ranks that each wait for the next one, in any order and in groups of two, so that group ranks and ranks of the job differ: the last is
+    /// named, which has not called, or whose process does not answer.
+    #[test]
+    fn the_last_of_a_chain_over_many_hosts_is_named() {
+        let mut dice = 1u64;
+        let mut roll = |sides: u64| {
+            dice = dice
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (dice >> 33) % sides
+        };
+        for trial in 0..300 {
+            let n = 2 + roll(7) as u32;
+            let mut order: Vec<u32> = (0..n).collect();
+            for i in (1..order.len()).rev() {
+                order.swap(i, roll(i as u64 + 1) as usize);
+            }
+            let all: Vec<Alone> = order.iter().map(|r| Alone::new(*r)).collect();
+            for (k, w) in order.windows(2).enumerate() {
+                let pair = [w[0].min(w[1]), w[0].max(w[1])];
+                all[k].join(pair);
+                all[k + 1].join(pair);
+                // A sum that all have come to before.
+                for (who, call) in [(&all[k], 1), (&all[k + 1], 1)] {
+                    who.ask(pair, 8, call);
+                    who.1.record.passed(0, 1);
+                }
+                all[k].ask(pair, 4 + k as u64, 2);
+                all[k].1.record.block(0, 2);
+            }
+            let last = order[n as usize - 1];
+            let silent = roll(2) == 0;
+            let asker = if silent && last == 0 {
+                n as usize - 2
+            } else {
+                0
+            };
+            connect(
+                &all,
+                asker,
+                if silent {
+                    std::slice::from_ref(&last)
+                } else {
+                    &[]
+                },
+            );
+            let e = all[asker].explain();
+            assert_eq!(
+                e.peer,
+                Some(JobRank(last)),
+                "{trial}, {order:?}, {silent}: {e}"
+            );
+            assert!(
+                e.message
+                    .starts_with(&format!("rank {last} did not come to ")),
+                "{e}"
+            );
+            assert_eq!(silent, e.message.contains("does not answer"), "{e}");
+        }
+    }
+
+    #[test]
+    fn ranks_of_different_hosts_that_differ_are_compared_when_one_waits() {
+        let all = [5, 2, 0, 1, 3, 4].map(Alone::new);
+        for (who, elements) in [(&all[0], 4), (&all[1], 9)] {
+            who.join([2, 5]);
+            who.ask([2, 5], elements, 1);
+            who.1.record.block(0, 1);
+        }
+        connect(&all, 0, &[]);
+        let e = all[0].explain();
+        assert!(
+            e.message
+                .starts_with("ranks 2 and 5 differ at collective #1 of dp"),
+            "{e}"
+        );
+        // Who asks later takes the verdict over, in the same words.
+        connect(&all, 1, &[]);
+        assert_eq!(all[1].explain().message, e.message);
+    }
+
+    #[test]
+    fn a_host_that_is_cut_off_from_all_others_names_itself() {
+        let all = [0, 1, 2].map(Alone::new);
+        all[0].join([0, 2]);
+        all[0].ask([0, 2], 4, 1);
+        all[0].1.record.block(0, 1);
+        connect(&all, 0, &[1, 2]);
+        let e = all[0].explain();
+        assert!(
+            e.message
+                .starts_with("rank 0 did not get through to the other hosts"),
+            "{e}"
+        );
+        assert_eq!(e.peer, Some(JobRank(0)));
     }
 }

@@ -9,6 +9,7 @@ use super::{CheckerState, Occupied};
 use crate::comm::{Collective, WeakAbort};
 use crate::error::{Code, Error, Result};
 use crossweave_abi as abi;
+use crossweave_plugin::{GroupRank, JobRank, Members};
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::*, fence};
@@ -33,6 +34,8 @@ pub(crate) struct Member {
     key: u64,
     size: u32,
     index: u32,
+    /// Which ranks of the job the members are.
+    members: Members,
     /// The members after and before it, which it is compared with.
     next: u32,
     last: u32,
@@ -87,10 +90,11 @@ impl Member {
         at: Arc<Occupied>,
         key: u64,
         name: &str,
-        size: u32,
-        index: u32,
+        members: &Members,
+        (size, index): (u32, u32),
     ) -> Option<Member> {
         let (entry, region) = at.record.join(key, name, size, index)?;
+        at.record.set_members(region, size, members);
         board.0.joined.fetch_add(1, SeqCst);
         Some(Member {
             board,
@@ -100,6 +104,7 @@ impl Member {
             key,
             size,
             index,
+            members: members.clone(),
             next: (index + 1) % size.max(1),
             last: (index + size.max(1) - 1) % size.max(1),
             count: 0,
@@ -117,9 +122,10 @@ impl Member {
         all.push(handle);
     }
 
-    /// The name its rank goes by in messages.
-    pub fn rank(&self) -> u32 {
-        self.at.record.rank().unwrap_or(self.index)
+    /// Its rank, as messages name it.
+    pub fn rank(&self) -> JobRank {
+        let alone = || self.members.of(GroupRank(self.index));
+        self.at.record.rank().map_or_else(alone, JobRank)
     }
 
     /// Its failure, if one has been found.
@@ -503,7 +509,7 @@ impl Member {
                 self.at.record.word(mine + PEER / 2).load(SeqCst),
             );
             let (me, own, key) = (self.index as usize, self.index, self.key);
-            let who = self.rank();
+            let (who, members) = (self.rank(), self.members.clone());
             let Some(p) = self.peer(index) else {
                 continue;
             };
@@ -513,7 +519,8 @@ impl Member {
             // The place of a communicator that has ended may be another's by now.
             let its = p.record.group_word(p.entry, GroupWord::Key).load(SeqCst) == key;
             if its && waiting > received && index != own {
-                let name = p.record.rank().unwrap_or(index);
+                let alone = || members.of(GroupRank(index));
+                let name = p.record.rank().map_or_else(alone, JobRank);
                 let mine = |o: &super::CollectiveRecord| {
                     let this = o.key == key && o.kind == abi::COLL_SEND;
                     this && o.peer == own && o.seq == received + 1
@@ -521,7 +528,7 @@ impl Member {
                 let place = p.record.ops().into_iter().find(mine);
                 let place = place.map_or(String::new(), |o| format!(": {}", o.say()));
                 let why = format!(
-                    "rank {} ends with {} message(s) of rank {name} never received{place}",
+                    "{} ends with {} message(s) of {name} never received{place}",
                     who,
                     waiting - received
                 );
@@ -533,7 +540,10 @@ impl Member {
             let over = p.record.group_life(p.entry).over();
             let takes = p.record.word(theirs + PEER / 2).load(SeqCst);
             let gives = p.record.word(theirs).load(SeqCst);
-            let name = p.record.rank().unwrap_or(index);
+            let name = p
+                .record
+                .rank()
+                .map_or_else(|| members.of(GroupRank(index)), JobRank);
             let odd = if sent > takes && over {
                 Some((
                     abi::COLL_SEND,
@@ -563,7 +573,7 @@ impl Member {
                     .find(hit)
                     .map_or(String::new(), |o| format!(": {}", o.say()));
                 let why = format!(
-                    "rank {} {verb} rank {name} {many} time(s) more than that rank answers; {what}{place}",
+                    "{} {verb} {name} {many} time(s) more than that rank answers; {what}{place}",
                     self.rank()
                 );
                 return Some(Error::new(Code::Comm, "checker", why));
@@ -577,7 +587,7 @@ impl Member {
         let ops = self.at.record.ops();
         let op = ops.iter().find(|o| o.key == self.key && !o.done)?;
         let why = format!(
-            "rank {} ends without having waited for {}; call Stream::sync, or read its result",
+            "{} ends without having waited for {}; call Stream::sync, or read its result",
             self.rank(),
             op.say()
         );
@@ -591,11 +601,7 @@ impl Member {
         Error::new(
             Code::Aborted,
             "launch",
-            format!(
-                "rank {} calls {what} at {at}:{} {why}",
-                self.rank(),
-                site.line()
-            ),
+            format!("{} calls {what} at {at}:{} {why}", self.rank(), site.line()),
         )
     }
 }

@@ -14,7 +14,10 @@
 mod collective_record;
 pub mod crash;
 pub mod death_watch;
+mod distant;
+mod doing;
 mod flight;
+mod host_name;
 mod judge;
 mod late;
 mod member;
@@ -27,13 +30,16 @@ mod waits;
 mod words;
 
 pub use collective_record::CollectiveRecord;
+pub use distant::{Answers, Distant, Reply};
 pub use flight::{Flight, RankFlight};
+pub use host_name::{HostName, addresses};
 pub use judge::{Fault, Verdict};
 pub(crate) use member::{Mark, Member};
 pub use purpose::Purpose;
 
 use crate::comm::WeakAbort;
 use crate::error::{Code, Error, Result};
+use crossweave_plugin::Members;
 use judge::View;
 use rank_record::{GroupWord, RANK_WORDS, RankRecord};
 use std::io;
@@ -94,6 +100,8 @@ struct Inner {
     judging: Mutex<()>,
     /// The state of all records at the last search for a deadlock.
     searched: AtomicU64,
+    /// The way to ranks that have no record here.
+    reach: Mutex<Option<Arc<distant::Reach>>>,
 }
 
 /// What the ranks of a job share for checking each other. Clones share it.
@@ -119,6 +127,7 @@ impl CheckerState {
             joined: AtomicU64::new(0),
             judging: Mutex::default(),
             searched: AtomicU64::new(0),
+            reach: Mutex::default(),
         }))
     }
 
@@ -291,26 +300,6 @@ impl CheckerState {
             return Some(v.error());
         }
         Some(self.pass(at, verdict).error())
-    }
-
-    /// A collective has failed below: `find` says what that means, from the records and the place of this rank in them.
-    fn ask(
-        &self,
-        at: &Arc<Occupied>,
-        e: Error,
-        find: impl FnOnce(&[View], &[Arc<Occupied>], usize) -> Option<Verdict>,
-    ) -> Error {
-        let _one = lock(&self.0.judging);
-        if let Some(v) = at.verdict().or_else(|| self.heard(at)) {
-            return v.error();
-        }
-        let related = self.related(&at.record);
-        let views: Vec<View> = related.iter().map(|s| view(&s.record, 1)).collect();
-        let own = related.iter().position(|s| Arc::ptr_eq(s, at));
-        match own.and_then(|v| find(&views, &related, v)) {
-            Some(verdict) => self.pass(at, verdict).error(),
-            None => e,
-        }
     }
 
     /// A failure that nothing explains may be what another rank's timeout has left behind: that rank is about to say so. Each wait on a failed
@@ -575,14 +564,15 @@ impl Watch {
         }
     }
 
-    /// A communicator of this device joins: `key` is what all its members and nobody else call it.
+    /// A communicator of this device joins: `key` is what all its members and nobody else call it; then the size of the group, and
+    /// the group rank.
     pub fn join(
         &self,
         board: &CheckerState,
         key: u64,
         name: &str,
-        size: u32,
-        index: u32,
+        members: &Members,
+        size_and_rank: (u32, u32),
     ) -> Option<Member> {
         if self.off.load(Relaxed) {
             return None;
@@ -614,7 +604,14 @@ impl Watch {
         let own = place.clone()?;
         drop(place);
         *lock(&own.at.lingers) = None;
-        Member::join(own.board.clone(), own.at.clone(), key, name, size, index)
+        Member::join(
+            own.board.clone(),
+            own.at.clone(),
+            key,
+            name,
+            members,
+            size_and_rank,
+        )
     }
 
     /// Waits by `wait`, which takes a limit, for `stream` to pass its call `target`: in short pieces, so that a deadlock is found while it
@@ -668,22 +665,23 @@ impl Watch {
             Some(v) => v.error(),
             // A wait that the caller has bounded is over, and nobody is late for it.
             None if e.code == Code::Timeout && !e.sticky && waited.is_zero() => {
-                board.ask(at, e, |views, _, own| stuck::left(views, own))
+                board.ask(at, e, false, |s| stuck::left(&s.views, s.own))
             }
             None if e.code == Code::Timeout => {
                 let within = match waited {
                     Duration::ZERO => "in time".to_string(),
                     some => format!("in time ({:.1} s)", some.as_secs_f64()),
                 };
-                board.ask(at, e, |views, records, own| {
-                    let doing: Vec<_> = records.iter().map(|s| late::doing(&s.record)).collect();
-                    late::late(views, &doing, own, &within)
-                })
+                board.ask(at, e, true, |s| late::late(s, &within))
             }
             // A plugin that has learnt of a rank's end may speak before anybody has looked: the records say what the rank did not come to. Of
             // what this rank has aborted itself nobody else is to blame.
             None if e.code == Code::Comm || !at.record.aborts() => {
-                let e = board.ask(at, e, |views, _, own| stuck::left(views, own));
+                // What a transport calls a fault of the other side may be two that do not run the same program.
+                let far = e.code == Code::Comm && !at.turns.load(Relaxed);
+                let e = board.ask(at, e, far, |s| {
+                    s.mismatch().or_else(|| stuck::left(&s.views, s.own))
+                });
                 match e.at == "checker" || at.turns.load(Relaxed) {
                     true => e,
                     false => board.linger(at).map_or(e, |v| v.error()),

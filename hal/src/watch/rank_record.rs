@@ -15,6 +15,8 @@
 use super::collective_record::{RECORD, Raw, hash};
 use super::names::{Site, text_from, text_to};
 use super::words::{Words, now, thread, tid};
+use crossweave_plugin::{GroupRank, JobRank, Members};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,10 +31,13 @@ pub(super) const SITES: usize = 512;
 pub(super) const SITE: usize = 16;
 pub(super) const STEPS: usize = 4096;
 pub(super) const STEP: usize = 8;
-const GROUPS: usize = 256;
+/// Communicators of a rank that have a place each; later ones take the places of those that have ended.
+pub(super) const GROUPS: usize = 256;
 const GROUP: usize = 32;
 /// Words per peer of a communicator.
 pub(super) const PEER: usize = 32;
+/// Among the words of a peer: its rank in the job, and one.
+const RANK_OF: usize = 13;
 /// Messages per direction that can be compared one by one.
 pub(super) const MESSAGES: usize = 8;
 /// Collectives whose counts per rank are kept.
@@ -93,7 +98,7 @@ const G_NAME: usize = 8;
 const G_COUNT: usize = 16;
 
 /// How a rank or one of its communicators stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Life {
     Free,
     Live,
@@ -127,7 +132,7 @@ pub(super) struct Host {
 }
 
 /// A wait of a rank's host thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Wait {
     pub stream: u32,
     /// It ends when the stream has passed this call.
@@ -136,7 +141,7 @@ pub(super) struct Wait {
 }
 
 /// What `stream` does after its call `after` comes behind call `upto` of stream `on`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Depend {
     pub stream: u32,
     pub after: u64,
@@ -145,12 +150,14 @@ pub(super) struct Depend {
 }
 
 /// One communicator of a rank, as it stands in the record.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub key: u64,
     pub name: String,
     pub size: u32,
     pub index: u32,
+    /// By group rank: which rank of the job each member is.
+    job: Vec<u32>,
     pub life: Life,
     pub failed: bool,
     /// Collectives asked for so far.
@@ -158,6 +165,30 @@ pub(super) struct Entry {
     /// Sends to and receives from each peer so far.
     pub sent: Vec<u64>,
     pub received: Vec<u64>,
+}
+
+impl Entry {
+    /// Which rank of the job a member of the communicator is.
+    pub fn rank_of(&self, member: GroupRank) -> JobRank {
+        let known = self.job.get(member.0 as usize);
+        JobRank(known.copied().unwrap_or(member.0))
+    }
+    /// The members, as ranks of the job.
+    pub fn ranks(&self) -> impl Iterator<Item = JobRank> + '_ {
+        (0..self.size).map(|m| self.rank_of(GroupRank(m)))
+    }
+    /// The same communicator as it stands for a member of whom nothing is known.
+    pub fn unknown(&self, member: GroupRank) -> Entry {
+        Entry {
+            index: member.0,
+            life: Life::Live,
+            failed: false,
+            count: 0,
+            sent: vec![0; self.size as usize],
+            received: vec![0; self.size as usize],
+            ..self.clone()
+        }
+    }
 }
 
 /// One communicator of a rank, in numbers.
@@ -519,6 +550,14 @@ impl RankRecord {
         Some((entry, region))
     }
 
+    /// Writes down which ranks of the job the members of a communicator are.
+    pub fn set_members(&self, region: usize, size: u32, members: &Members) {
+        for m in 0..size {
+            let word = &self.words[region + CHAIN + m as usize * PEER + RANK_OF];
+            word.store(u64::from(members.of(GroupRank(m)).0) + 1, Relaxed);
+        }
+    }
+
     /// Where the words of member `index` of the communicator begin, if it is here: entry and region.
     pub fn find(&self, key: u64, index: u32) -> Option<(usize, usize)> {
         (0..self.used()).find_map(|e| {
@@ -580,8 +619,13 @@ impl RankRecord {
             let each = all.chunks(PEER).map(|p| p[first].load(SeqCst));
             each.collect::<Vec<u64>>()
         };
+        let job = |(m, p): (u32, &[AtomicU64])| {
+            let said = p[RANK_OF].load(Relaxed).checked_sub(1);
+            said.map_or(m, |r| r as u32)
+        };
         Some(Entry {
             key,
+            job: (0..).zip(all.chunks(PEER)).map(job).collect(),
             name: text_from(&g[G_NAME + 1..G_COUNT], g[G_NAME].load(Relaxed) as usize),
             size,
             index: g[G_SIZE].load(Relaxed) as u32,

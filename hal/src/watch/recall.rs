@@ -2,14 +2,16 @@
 
 use super::collective_record::CollectiveRecord;
 use super::purpose::named;
-use super::rank_record::{RING, RankRecord, STREAMS};
+use super::rank_record::{Entry, RING, RankRecord, STREAMS};
+use crossweave_abi as abi;
+use crossweave_plugin::GroupRank;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The texts of records, each made once for all that share it.
 struct Texts<'a> {
     record: &'a RankRecord,
-    groups: HashMap<u16, (u64, Arc<str>)>,
+    groups: HashMap<u16, (Entry, Arc<str>)>,
     sites: HashMap<u16, (Arc<str>, Arc<str>)>,
     names: HashMap<u16, Arc<str>>,
 }
@@ -54,16 +56,26 @@ impl RankRecord {
         numbers.filter_map(|n| self.op(n, &mut texts)).collect()
     }
 
-    /// Keys and names of its communicators.
-    fn named(&self) -> HashMap<u16, (u64, Arc<str>)> {
+    /// Its communicators and their names.
+    fn named(&self) -> HashMap<u16, (Entry, Arc<str>)> {
         let each = self.entries().into_iter();
-        each.map(|(n, e)| (n as u16, (e.key, e.name.into())))
-            .collect()
+        let one = |(n, e): (usize, Entry)| {
+            let name = Arc::from(&*e.name);
+            (n as u16, (e, name))
+        };
+        each.map(one).collect()
     }
 
     fn op(&self, number: u64, texts: &mut Texts<'_>) -> Option<CollectiveRecord> {
         let r = self.raw(number)?;
-        let (key, group) = texts.groups.get(&r.entry)?.clone();
+        let (entry, group) = texts.groups.get(&r.entry)?;
+        let (key, group) = (entry.key, group.clone());
+        let other = match r.print.kind {
+            abi::COLL_SEND | abi::COLL_RECV => Some(r.print.peer),
+            abi::COLL_BROADCAST | abi::COLL_REDUCE => Some(r.print.root),
+            _ => None,
+        };
+        let other = other.map(|m| entry.rank_of(GroupRank(m)).0);
         let (site, tag) = texts.site(r.site);
         let (name, about) = texts.names(r.step);
         let (call, plan) = self.carried(number);
@@ -73,7 +85,7 @@ impl RankRecord {
             (plan, name) => format!("{} {name}", plan - 1).into(),
         };
         let counts = match r.print.kind {
-            crossweave_abi::COLL_ALL_GATHER_V => self.counts(r.entry, r.seq, r.print.splits),
+            abi::COLL_ALL_GATHER_V => self.counts(r.entry, r.seq, r.print.splits),
             _ => vec![],
         };
         Some(CollectiveRecord {
@@ -87,6 +99,7 @@ impl RankRecord {
             count: r.print.count,
             root: r.print.root,
             peer: r.print.peer,
+            other,
             in_place: r.print.in_place,
             splits: r.print.splits,
             counts,

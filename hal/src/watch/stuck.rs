@@ -1,19 +1,20 @@
 //! Messages for a deadlock and for a rank that has left, made from the wait-for graph ([`super::waits`]).
 
 use super::collective_record::CollectiveRecord;
-use super::judge::{Fault, Member, Verdict, View, members, ranks};
+use super::judge::{Fault, Member, Verdict, View, members, numbers, ranks};
 use super::rank_record::Life;
 use super::waits::{Graph, Need};
 use crossweave_abi::{COLL_RECV, COLL_SEND};
+use crossweave_plugin::JobRank;
 
 /// One rank that cannot go on, and whom it waits for.
 #[derive(Clone)]
 pub(super) struct Stuck<'a> {
     pub view: usize,
     pub launch: usize,
-    pub name: u32,
+    pub name: JobRank,
     pub op: &'a CollectiveRecord,
-    pub on: u32,
+    pub on: JobRank,
     /// It has asked for it, but other things come first there.
     pub behind: bool,
 }
@@ -70,15 +71,15 @@ fn walk(g: &Graph<'_>, mut at: (usize, usize)) -> Option<Verdict> {
 }
 
 pub(super) fn cycle(path: &[Stuck<'_>]) -> Verdict {
-    let mut names: Vec<u32> = path.iter().map(|s| s.name).collect();
+    let mut names: Vec<JobRank> = path.iter().map(|s| s.name).collect();
     names.sort_unstable();
     names.dedup();
     let one = |s: &Stuck<'_>| {
         let why = match s.behind {
-            true => format!("for rank {}, which has something else to do first", s.on),
-            false => format!("for rank {}, which has not called it", s.on),
+            true => format!("for {}, which has something else to do first", s.on),
+            false => format!("for {}, which has not called it", s.on),
         };
-        format!("rank {} waits in {} {why}", s.name, s.op.say())
+        format!("{} waits in {} {why}", s.name, s.op.say())
     };
     let mut sentence = format!("deadlock of {}: ", ranks(&names));
     sentence += &path.iter().map(one).collect::<Vec<_>>().join("; ");
@@ -95,7 +96,7 @@ pub(super) fn cycle(path: &[Stuck<'_>]) -> Verdict {
     Verdict {
         fault: Fault::Deadlock,
         sentence,
-        culprits: names,
+        culprits: numbers(&names),
     }
 }
 
@@ -114,7 +115,7 @@ pub(super) fn ended(views: &[View], op: &CollectiveRecord, gone: &Member<'_>) ->
         (_, false) => "has ended",
         _ => "has left the group",
     };
-    let waiting: Vec<u32> = members(views, op.key)
+    let waiting: Vec<JobRank> = members(views, op.key)
         .iter()
         .filter(|m| m.index != gone.index && calls(m, op, gone.index))
         .map(|m| m.name)
@@ -127,11 +128,11 @@ pub(super) fn ended(views: &[View], op: &CollectiveRecord, gone: &Member<'_>) ->
     Verdict {
         fault: Fault::Ended,
         sentence: format!(
-            "rank {} {how} and never comes to {}{who}; {after}",
+            "{} {how} and never comes to {}{who}; {after}",
             gone.name,
             op.say()
         ),
-        culprits: vec![gone.name],
+        culprits: vec![gone.name.0],
     }
 }
 

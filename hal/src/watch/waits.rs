@@ -10,9 +10,10 @@
 //! the records, and [`may_be_stuck`] answers the usual case from a few counters.
 
 use super::collective_record::CollectiveRecord;
-use super::judge::{Member, View, members};
+use super::judge::{Member, View, members, named};
 use super::rank_record::{Depend, RankRecord};
 use crossweave_abi::{COLL_RECV, COLL_SEND};
+use crossweave_plugin::JobRank;
 use std::collections::HashMap;
 
 /// Operations that were enqueued in one call.
@@ -264,9 +265,11 @@ impl<'a> Graph<'a> {
         l
     }
 
-    pub fn name(&self, v: usize, key: u64) -> u32 {
+    pub fn name(&self, v: usize, key: u64) -> JobRank {
         let view = &self.views[v];
-        view.rank.unwrap_or_else(|| place(view, key).unwrap_or(0))
+        let entry = view.entries.iter().find(|(_, e)| e.key == key);
+        let alone = JobRank(view.rank.unwrap_or(0));
+        entry.map_or(alone, |(_, e)| named(view, e))
     }
 }
 

@@ -98,15 +98,16 @@ impl World {
                 self.error(
                     Code::Comm,
                     format!(
-                        "rank {} sends {} x {} to rank {rank}, which receives {} x {}",
-                        op.peer,
+                        "{} sends {} x {} to {}, which receives {} x {}",
+                        self.members.of(op.peer),
                         post.count,
                         post.dtype.name(),
+                        self.members.of(rank),
                         op.count,
                         op.dtype.name()
                     ),
                 )
-                .peer(op.peer as u32),
+                .peer(op.peer.into()),
             );
         }
         post.done.store(true, SeqCst);
@@ -144,9 +145,10 @@ impl World {
     /// For a deadlock's account.
     fn waits_for(&self, rank: usize, op: &Checked, verb: &str) -> String {
         format!(
-            "waits in {}: rank {rank} {verb} rank {}, {} x {}",
+            "waits in {}: {} {verb} {}, {} x {}",
             self.name,
-            op.peer,
+            self.members.of(rank),
+            self.members.of(op.peer),
             op.count,
             op.dtype.name()
         )
@@ -160,9 +162,10 @@ impl World {
         verb: &str,
         patience: &Patience<'_>,
     ) -> Result<()> {
+        let me = self.members.of(rank);
         let what = format!(
-            "rank {rank} {verb} rank {}: {} x {}",
-            op.peer,
+            "{me} {verb} {}: {} x {}",
+            self.members.of(op.peer),
             op.count,
             op.dtype.name()
         );
@@ -171,24 +174,28 @@ impl World {
             Cause::Gone(r) => self
                 .error(
                     Code::Comm,
-                    format!("{what}, but rank {r} destroyed its communicator"),
+                    format!(
+                        "{what}, but {} destroyed its communicator",
+                        self.members.of(r)
+                    ),
                 )
-                .peer(r as u32),
+                .peer(r.into()),
             Cause::Abandoned => self
                 .error(
                     Code::Aborted,
-                    format!("{what}, but rank {rank} destroyed its stream"),
+                    format!("{what}, but {me} destroyed its stream"),
                 )
-                .peer(rank as u32),
+                .peer(rank.into()),
             Cause::Late => self
                 .error(
                     Code::Timeout,
                     format!(
-                        "{what}, but rank {} did not come within {:?}",
-                        op.peer, patience.timeout
+                        "{what}, but {} did not come within {:?}",
+                        self.members.of(op.peer),
+                        patience.timeout
                     ),
                 )
-                .peer(op.peer as u32),
+                .peer(op.peer.into()),
         };
         self.fail(e);
         self.health()

@@ -103,8 +103,9 @@ impl Launch {
         let mine = || m.turn.load(Acquire) == self.ticket;
         let what = || {
             format!(
-                "waits in {} for an earlier launch of rank {} on another stream",
-                w.name, m.rank
+                "waits in {} for an earlier launch of {} on another stream",
+                w.name,
+                w.members.of(m.rank)
             )
         };
         let stop = w.reason(&patience, || None);
@@ -112,8 +113,9 @@ impl Launch {
             w.fail(w.error(
                 Code::Timeout,
                 format!(
-                    "rank {}: an earlier launch on another stream did not finish within {:?}",
-                    m.rank, m.timeout
+                    "{}: an earlier launch on another stream did not finish within {:?}",
+                    w.members.of(m.rank),
+                    m.timeout
                 ),
             ));
             return w.health();
@@ -131,11 +133,12 @@ impl Launch {
             w.error(
                 Code::Comm,
                 format!(
-                    "rank {rank}'s stream failed before it came here: {}",
+                    "{}'s stream failed before it came here: {}",
+                    w.members.of(rank),
                     why.message
                 ),
             )
-            .peer(rank as u32),
+            .peer(rank.into()),
         );
     }
 
@@ -219,7 +222,7 @@ impl Collectives<CpuBackend> for CpuCollectives {
                 None => {
                     let pace: Arc<Pace> = b.pace.clone();
                     let turn = d.turn().map(|t| t.shared());
-                    let w = Arc::new(World::new(n, name.into(), timeout, pace, turn));
+                    let w = Arc::new(World::new(n, name.into(), cfg.members, timeout, pace, turn));
                     worlds.insert(id.to_vec(), Arc::downgrade(&w));
                     w
                 }
@@ -321,8 +324,8 @@ impl Collectives<CpuBackend> for CpuCollectives {
     fn abort(_: &CpuBackend, c: &Comm) -> Result<()> {
         let (w, rank) = (&c.member.world, c.member.rank);
         w.fail(
-            w.error(Code::Aborted, format!("rank {rank} aborted"))
-                .peer(rank as u32),
+            w.error(Code::Aborted, format!("{} aborted", w.members.of(rank)))
+                .peer(rank.into()),
         );
         Ok(())
     }

@@ -10,10 +10,10 @@
 
 use super::reduce::{self, Sum};
 use super::transfer::{BLOCK, Stores, claim, demote, push};
-use super::world::{Cause, Patience, World, ranks_text};
+use super::world::{Cause, Patience, World};
 use crossweave_abi::*;
 use crossweave_plugin::collective::{Checked, Counts, kind_name, reduce_name};
-use crossweave_plugin::{Code, Error, Result};
+use crossweave_plugin::{Code, Error, GroupRank, Result};
 use smallvec::{SmallVec, smallvec};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -309,7 +309,7 @@ impl World {
             self.slots.iter().position(away)
         };
         let waits = || {
-            let missing = ranks_text(&self.listed(absent));
+            let missing = self.members.list(self.listed(absent));
             format!(
                 "waits in {} for {missing}: {print}, collective {round}",
                 self.name
@@ -325,17 +325,22 @@ impl World {
                 self.error(
                     Code::Comm,
                     format!(
-                        "rank {r} destroyed its communicator while rank {rank} waited in {what}"
+                        "{} destroyed its communicator while {} waited in {what}",
+                        self.members.of(r),
+                        self.members.of(rank)
                     ),
                 )
-                .peer(r as u32),
+                .peer(r.into()),
             ),
             Cause::Abandoned => Some(
                 self.error(
                     Code::Aborted,
-                    format!("rank {rank} destroyed its stream while it waited in {what}"),
+                    format!(
+                        "{} destroyed its stream while it waited in {what}",
+                        self.members.of(rank)
+                    ),
                 )
-                .peer(rank as u32),
+                .peer(rank.into()),
             ),
             Cause::Late => {
                 let missing = self.listed(absent);
@@ -343,18 +348,18 @@ impl World {
                 let joined = if never.is_empty() {
                     String::new()
                 } else {
-                    format!(" ({} never joined)", ranks_text(&never))
+                    format!(" ({} never joined)", self.members.list(never))
                 };
                 Some(
                     self.error(
                         Code::Timeout,
                         format!(
                             "{} did not come to {what} within {:?}{joined}",
-                            ranks_text(&missing),
+                            self.members.list(missing.iter().copied()),
                             patience.timeout
                         ),
                     )
-                    .peer(missing.first().map_or(0, |r| *r as u32)),
+                    .peer(missing.first().copied().unwrap_or(GroupRank(0))),
                 )
             }
         };
@@ -371,9 +376,13 @@ impl World {
         let sentence = |a: usize, da: String, b: usize, db: String| -> Error {
             self.error(
                 Code::Comm,
-                format!("collective {round} differs: rank {a} calls {da}, rank {b} calls {db}"),
+                format!(
+                    "collective {round} differs: {} calls {da}, {} calls {db}",
+                    self.members.of(a),
+                    self.members.of(b)
+                ),
             )
-            .peer(b as u32)
+            .peer(b.into())
         };
         if let Some(r) = all.iter().position(|p| p.print != all[0].print) {
             let text = |p: &Posted| p.print.to_string();
@@ -384,7 +393,8 @@ impl World {
             return Ok(());
         }
         let text = |what: &str, c: u64, other: usize| {
-            format!("{} {what} {c} for rank {other}", kind_name(kind))
+            let other = self.members.of(other);
+            format!("{} {what} {c} for {other}", kind_name(kind))
         };
         for from in 0..all.len() {
             for to in 0..all.len() {

@@ -12,7 +12,7 @@ use super::round::{Line, Slot};
 use crate::pace::Pace;
 use crate::schedule::Turn;
 use crate::stream::lock;
-use crossweave_plugin::{Awake, Code, Error, Result, fail};
+use crossweave_plugin::{Awake, Code, Error, GroupRank, Members, Result, fail};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, fence};
@@ -53,6 +53,8 @@ struct Split {
 
 pub(super) struct World {
     pub(super) name: String,
+    /// Which ranks of the job the members are.
+    pub(super) members: Members,
     pub(super) slots: Vec<Slot>,
     pub(super) mail: Mail,
     pub(super) pace: Arc<Pace>,
@@ -72,12 +74,14 @@ impl World {
     pub(super) fn new(
         n: usize,
         name: String,
+        members: Members,
         timeout: Duration,
         pace: Arc<Pace>,
         turn: Option<Turn>,
     ) -> World {
         World {
             name,
+            members,
             turn,
             slots: (0..n).map(|_| Slot::default()).collect(),
             mail: Mail::new(n),
@@ -103,7 +107,11 @@ impl World {
         if self.slots[rank].joined.swap(true, SeqCst) {
             return fail(
                 Code::Invalid,
-                format!("communicator {}: rank {rank} has joined already", self.name),
+                format!(
+                    "communicator {}: {} has joined already",
+                    self.name,
+                    self.members.of(rank)
+                ),
             );
         }
         self.joined.fetch_add(1, SeqCst);
@@ -130,18 +138,18 @@ impl World {
                     Code::Timeout,
                     format!(
                         "{} did not join within {:?}",
-                        ranks_text(&missing),
+                        self.members.list(missing.iter().copied()),
                         self.timeout
                     ),
                 )
-                .peer(missing.first().map_or(0, |r| *r as u32)),
+                .peer(missing.first().copied().unwrap_or(GroupRank(0))),
             );
         }
     }
 
-    pub(super) fn listed(&self, pick: impl Fn(&Slot) -> bool) -> Vec<usize> {
+    pub(super) fn listed(&self, pick: impl Fn(&Slot) -> bool) -> Vec<GroupRank> {
         let which = self.slots.iter().enumerate().filter(|(_, s)| pick(s));
-        which.map(|(r, _)| r).collect()
+        which.map(|(r, _)| r.into()).collect()
     }
 
     pub(super) fn error(&self, code: Code, what: String) -> Error {
@@ -328,9 +336,12 @@ impl World {
             abandoned: &|| false,
         };
         let gone = || (0..n).find(|r| self.slots[*r].gone.load(SeqCst) && !present(*r));
-        let missing = || -> Vec<usize> { (0..n).filter(|r| !present(*r)).collect() };
+        let missing = || -> Vec<GroupRank> {
+            let absent = (0..n).filter(|r| !present(*r));
+            absent.map(GroupRank::from).collect()
+        };
         let what = || {
-            let missing = ranks_text(&missing());
+            let missing = self.members.list(missing());
             format!("waits in split {number} of {} for {missing}", self.name)
         };
         if let Some(cause) = self.wait_or(&ready, &self.reason(&patience, gone), &what) {
@@ -340,18 +351,22 @@ impl World {
                 Cause::Gone(r) => self
                     .error(
                         Code::Comm,
-                        format!("rank {r} destroyed its communicator while rank {rank} split it"),
+                        format!(
+                            "{} destroyed its communicator while {} split it",
+                            self.members.of(r),
+                            self.members.of(rank)
+                        ),
                     )
-                    .peer(r as u32),
+                    .peer(r.into()),
                 _ => self
                     .error(
                         Code::Timeout,
                         format!(
                             "{} did not take part in split {number} within {timeout:?}",
-                            ranks_text(&missing)
+                            self.members.list(missing.iter().copied())
                         ),
                     )
-                    .peer(missing.first().map_or(0, |r| *r as u32)),
+                    .peer(missing.first().copied().unwrap_or(GroupRank(0))),
             });
         }
         let mut splits = lock(&self.splits);
@@ -372,7 +387,9 @@ impl World {
                     given => given.to_string(),
                 };
                 let (pace, turn) = (self.pace.clone(), self.turn.clone());
-                Arc::new(World::new(members.len(), name, timeout, pace, turn))
+                let ranks = self.members.some(members.iter().map(|(_, r)| (*r).into()));
+                let n = members.len();
+                Arc::new(World::new(n, name, ranks, timeout, pace, turn))
             });
             let mine = members.iter().position(|(_, r)| *r == rank).unwrap_or(0);
             (child.clone(), mine)
@@ -383,11 +400,4 @@ impl World {
         }
         Ok(answer)
     }
-}
-
-/// "rank 2" or "ranks 1, 3".
-pub(super) fn ranks_text(ranks: &[usize]) -> String {
-    let list: Vec<String> = ranks.iter().map(|r| r.to_string()).collect();
-    let s = if ranks.len() == 1 { "" } else { "s" };
-    format!("rank{s} {}", list.join(", "))
 }

@@ -17,6 +17,7 @@ pub fn config(rank: usize, n: usize, name: &str, timeout: Duration) -> CommConfi
         rank: rank as u32,
         nranks: n as u32,
         timeout: Some(timeout),
+        members: Default::default(),
         kv_prefix: String::new(),
         name: name.into(),
     }

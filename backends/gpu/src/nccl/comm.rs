@@ -16,8 +16,8 @@ use crate::runtime::{Address, Handle};
 use crate::stream::{Event, Fault, Stream};
 use crate::wait::{self, End};
 use crossweave_plugin::{
-    Code, Coll, CollShape, Collectives, CommConfig, Error, Health, MemKind, Result, Support, abi,
-    fail, unsupported,
+    Code, Coll, CollShape, Collectives, CommConfig, Error, GroupRank, Health, MemKind, Members,
+    Result, Support, abi, fail, unsupported,
 };
 use launch::{Planned, PutOff};
 use std::collections::{HashMap, VecDeque};
@@ -80,6 +80,8 @@ pub(crate) struct Inner {
     name: String,
     rank: u32,
     nranks: u32,
+    /// Which ranks of the job the members are.
+    members: Members,
     timeout: Option<Duration>,
     /// A word of the device, for barriers.
     word: Mem,
@@ -174,10 +176,10 @@ impl Inner {
                 let e = Error::new(
                     Code::Timeout,
                     format!(
-                        "communicator {} rank {} of {}: {what} has not ended within {:.1} s; a rank is missing or cannot be reached",
+                        "communicator {} of {} ranks, {}: {what} has not ended within {:.1} s; a rank is missing or cannot be reached",
                         self.name,
-                        self.rank,
                         self.nranks,
+                        self.members.of(GroupRank(self.rank)),
                         limit.as_secs_f64()
                     ),
                 )
@@ -291,8 +293,11 @@ impl Inner {
             return Err(Error::new(
                 Code::Timeout,
                 format!(
-                    "{} on {} rank {} of {} has not ended within {limit:.1} s; another rank has not come to it, or has failed",
-                    late.what, self.name, self.rank, self.nranks
+                    "{} on {} of {} ranks, {}: has not ended within {limit:.1} s; another rank has not come to it, or has failed",
+                    late.what,
+                    self.name,
+                    self.nranks,
+                    self.members.of(GroupRank(self.rank))
                 ),
             )
             .sticky());
@@ -361,6 +366,7 @@ fn start(
             name: cfg.name,
             rank: cfg.rank,
             nranks: cfg.nranks,
+            members: cfg.members,
             timeout: cfg.timeout,
             word,
             aborted: AtomicBool::new(false),
@@ -425,7 +431,8 @@ fn distinct(b: &Gpu, dev: &Dev, cfg: &CommConfig) -> Result<()> {
     match twins(&all) {
         None => Ok(()),
         Some((i, j)) => unsupported(format!(
-            "ranks {i} and {j} of {} share one GPU, which the library of collectives refuses; give each rank a GPU, or let the host carry their collectives",
+            "{} of {} share one GPU, which the library of collectives refuses; give each rank a GPU, or let the host carry their collectives",
+            cfg.members.list([i, j].map(GroupRank::from)),
             cfg.name
         )),
     }

@@ -3,7 +3,8 @@
 use super::Declared;
 use super::wire::*;
 use crate::{
-    Backend, Code, Coll, CollShape, Collectives, CommConfig, DType, Error, Health, Result, fail,
+    Backend, Code, Coll, CollShape, Collectives, CommConfig, DType, Error, Health, Host, Members,
+    Result, fail,
 };
 use crossweave_abi as abi;
 use crossweave_abi::Handle;
@@ -39,7 +40,7 @@ slot!(unique_id(d: Handle, out: *mut c_void, cap: u64, len: *mut u64) |b| {
 
 slot!(comm_init(d: Handle, id: *const c_void, id_len: u64, cfg: *const abi::CommConfig, out: *mut Handle) |b| {
     writable(out, "the communicator")?;
-    let cfg = config(desc(cfg, "communicator config")?)?;
+    let cfg = config(&whole::<B>()?.host, desc(cfg, "communicator config")?)?;
     let nranks = cfg.nranks;
     let id = slice(id.cast::<u8>(), id_len, "the unique id")?;
     let comm = <C<B>>::init(b, obj(d, "device")?, id, cfg)?;
@@ -49,7 +50,7 @@ slot!(comm_init(d: Handle, id: *const c_void, id_len: u64, cfg: *const abi::Comm
 // A negative colour takes part in the split and becomes no member: the status is OK and the handle NULL.
 slot!(comm_split(c: Handle, color: i32, key: i32, cfg: *const abi::CommConfig, out: *mut Handle) |b| {
     writable(out, "the communicator")?;
-    let cfg = config(desc(cfg, "communicator config")?)?;
+    let cfg = config(&whole::<B>()?.host, desc(cfg, "communicator config")?)?;
     let nranks = cfg.nranks;
     let parent = &obj::<Member<B>>(c, "communicator")?.comm;
     let child = <C<B>>::split(b, parent, (color >= 0).then_some(color), key, cfg)?;
@@ -154,7 +155,7 @@ fn dtype(x: &abi::CollDesc) -> Result<DType> {
 
 /// # Safety
 /// The strings live for the call.
-unsafe fn config(c: abi::CommConfig) -> Result<CommConfig> {
+unsafe fn config(host: &Host, c: abi::CommConfig) -> Result<CommConfig> {
     if c.nranks < 1 || c.rank < 0 || c.rank >= c.nranks {
         return fail(
             Code::Invalid,
@@ -164,12 +165,15 @@ unsafe fn config(c: abi::CommConfig) -> Result<CommConfig> {
     no_flags(c.flags, "communicator config")?;
     // SAFETY: promised by the caller.
     let (kv_prefix, name) = unsafe { (text(c.kv_prefix, "kv_prefix")?, text(c.name, "name")?) };
+    let listed = host.config(&Members::key(kv_prefix));
+    let members = listed.and_then(|text| Members::parse(&text, c.nranks as u32));
     Ok(CommConfig {
         rank: c.rank as u32,
         nranks: c.nranks as u32,
         timeout: (c.timeout_ns > 0).then(|| Duration::from_nanos(c.timeout_ns as u64)),
         kv_prefix: kv_prefix.into(),
         name: name.into(),
+        members: members.unwrap_or_default(),
     })
 }
 

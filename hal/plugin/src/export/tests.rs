@@ -45,7 +45,10 @@ fn flags_peer_and_long_text_arrive() {
     // SAFETY: a live record.
     let s = unsafe {
         guard(&mut e, "launch", || {
-            Err(Error::new(Code::Comm, text).peer(3).sticky().retryable())
+            Err(Error::new(Code::Comm, text)
+                .peer(crate::GroupRank(3))
+                .sticky()
+                .retryable())
         })
     };
     assert_eq!(s, abi::E_COMM);

@@ -96,7 +96,7 @@ unsafe fn report(e: ErrPtr, at: &str, x: &Error) -> Status {
     r.vendor_code = x.vendor_code;
     r.flags = if x.sticky { abi::ERRF_STICKY } else { 0 }
         | if x.retryable { abi::ERRF_RETRYABLE } else { 0 };
-    r.peer_rank = x.peer.map_or(-1, |p| p as i32);
+    r.peer_rank = x.peer.map_or(-1, |p| p.0 as i32);
     fill_text(&mut r.where_, at);
     fill_text(&mut r.message, &x.message);
     // SAFETY: `e` is a record of `size` bytes (R1); only that many are written.

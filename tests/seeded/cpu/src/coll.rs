@@ -4,8 +4,8 @@ use crate::{Seeded, WHILE};
 use crossweave_abi as abi;
 use crossweave_backend_cpu::{Comm, CpuCollectives, Device, Mem, Stream};
 use crossweave_plugin::{
-    Backend, Code, Coll, CollShape, Collectives, CommConfig, Error, Health, MemKind, Result, Span,
-    Support, unsupported,
+    Backend, Code, Coll, CollShape, Collectives, CommConfig, Error, GroupRank, Health, MemKind,
+    Result, Span, Support, unsupported,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -368,8 +368,8 @@ impl Collectives<Seeded> for SeededColl {
                 Ok(Health::Ready)
             }
             Err(e) if b.is("failures_are_not_sticky") => Err(Error { sticky: false, ..e }),
-            Err(e) if b.is("the_wrong_rank_is_named") => Err(e.peer(c.n + 5)),
-            Err(e) if b.is("a_rank_names_itself") => Err(e.peer(c.rank)),
+            Err(e) if b.is("the_wrong_rank_is_named") => Err(e.peer(GroupRank(c.n + 5))),
+            Err(e) if b.is("a_rank_names_itself") => Err(e.peer(GroupRank(c.rank))),
             Err(e) if b.is("nobody_is_named") => Err(Error { peer: None, ..e }),
             Err(_) if b.is("a_dead_communicator_is_well") => Ok(Health::Ready),
             Err(e) if b.is("failures_are_internal") => Err(Error {
