@@ -2,11 +2,10 @@
 
 use crate::chat::ChatTemplate;
 use crate::error::{DataError, Result};
-use crate::source::{reason, unread_numbers};
+use crate::source::unread_numbers;
 use crate::spec::{Examples, Rows, TokenizerSpec};
 use crate::tokenizer::Tokenizer;
-use minijinja::value::{Value, ValueKind};
-use serde::Deserialize;
+use crossweave_jinja::{Value, ValueKind, read_json};
 use std::ops::Range;
 use std::path::Path;
 
@@ -26,20 +25,36 @@ pub(crate) struct Example {
 }
 
 /// A line's own fields; others are the user's business.
-#[derive(Deserialize)]
 struct Line {
-    #[serde(default)]
     prompt: Option<Value>,
-    #[serde(default)]
     completion: Option<Value>,
-    #[serde(default)]
     messages: Option<Value>,
-    #[serde(default)]
     tools: Option<Value>,
 }
 
 /// The names of these.
 const READ: &[&str] = &["prompt", "completion", "messages", "tools"];
+
+impl Line {
+    /// # Errors
+    /// What is no JSON, with its column.
+    fn read(line: &[u8]) -> std::result::Result<Line, String> {
+        let at = |at: usize, reason: &str| format!("column {}: {reason}", at + 1);
+        let text = std::str::from_utf8(line).map_err(|e| at(e.valid_up_to(), "not UTF-8"))?;
+        let all = read_json(text).map_err(|e| at(e.at, &e.reason))?;
+        let field = |name: &str| {
+            all.get_attr(name)
+                .ok()
+                .filter(|v| !v.is_none() && !v.is_undefined())
+        };
+        Ok(Line {
+            prompt: field("prompt"),
+            completion: field("completion"),
+            messages: field("messages"),
+            tools: field("tools"),
+        })
+    }
+}
 
 const ROW: &str = "write {\"messages\": [{\"role\": \"user\", \"content\": …}, {\"role\": \"assistant\", \"content\": …}]}, one object a line";
 const PAIR: &str = "write {\"prompt\": …, \"completion\": …}, one object a line";
@@ -99,18 +114,10 @@ impl ExampleReader {
         if first != Some(&b'{') {
             return Err(bad("the line is no JSON object".into(), shape));
         }
-        let fields: serde_json::Result<Line> = serde_json::from_slice(line);
-        let fields = match fields {
-            // Python's numbers are accepted in fields that are not read.
-            Err(e) if e.is_syntax() => serde_json::from_slice(&unread_numbers(line, READ)),
-            other => other,
-        };
-        let fields = fields.map_err(|e| {
-            bad(
-                format!("column {}: {}", e.column(), reason(&e, line)),
-                shape,
-            )
-        })?;
+        // Python's numbers are accepted in fields that are not read.
+        let fields = Line::read(line)
+            .or_else(|e| Line::read(&unread_numbers(line, READ)).map_err(|_| e))
+            .map_err(|e| bad(e, shape))?;
         let tools = fields.tools.unwrap_or(Value::from(()));
         let example = match self.examples.rows {
             Rows::Messages => {

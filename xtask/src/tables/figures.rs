@@ -40,6 +40,8 @@ pub const CIRCLES: &[Entry] = &[
     Entry { place: "hal/src/watch/crash.rs", ceiling: 2, why: "the crash report reads who watches, and the watch reads who crashed" },
     Entry { place: "hal/src/watch/names.rs", ceiling: 2, why: "the names of steps lie in the rank's record, and the record refers to them by place" },
     Entry { place: "hal/store/src/engine.rs", ceiling: 2, why: "a piece answers its transfer with the engine's reply, and the engine works on pieces" },
+    Entry { place: "jinja/src/args.rs", ceiling: 13, why: "values compare, print and hold one another, and operators, formats and scopes are made of them" },
+    Entry { place: "jinja/src/filters", ceiling: 2, why: "filters choose by tests, and a test asks which filters there are" },
     Entry { place: "mesh/src/groups.rs", ceiling: 2, why: "groups are made within heterogeneous groups, whose options are those of all groups" },
     Entry { place: "mesh/src/process_map.rs", ceiling: 2, why: "the process map is exchanged over the job's store, and the store hands it out" },
     Entry { place: "nn/family/src/desc.rs", ceiling: 3, why: "a description holds the rotary settings that keys give, and a key that is not understood names the families that have it" },
@@ -66,6 +68,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-family", ceiling: 4500, why: "one file of at most 120 lines for each family, which models can be cut over ranks, and the table of what every class of transformers reads" },
     Entry { place: "crossweave-gpu", ceiling: 4800, why: "all that back ends of GPUs have in common, products by cuBLASLt's interface and collectives by NCCL's included" },
     Entry { place: "crossweave-hal", ceiling: 11600, why: "device layer, collective checker, crash reports, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
+    Entry { place: "crossweave-jinja", ceiling: 8250, why: "a whole language, with the strings, numbers and formats of Python" },
     Entry { place: "crossweave-kernels", ceiling: 4000, why: "device kernels as source, with launches and budgets" },
     Entry { place: "crossweave-layers", ceiling: 4750, why: "recording, replaying and validating every call of the plugin interface" },
     Entry { place: "crossweave-plan", ceiling: 2850, why: "the plan, its laws, passes and text, and what ranks do together outside it" },
@@ -120,6 +123,9 @@ pub const METHODS: &[Entry] = &[
     Entry { place: "hal/src/device.rs: Device", ceiling: 39, why: "one method for each call of the C interface's device table" },
     Entry { place: "hal/src/stream.rs: Stream", ceiling: 29, why: "one method for each call of the C interface's stream table" },
     Entry { place: "hal/src/watch/rank_record.rs: RankRecord", ceiling: 58, why: "one accessor for each word of the record that processes share" },
+    Entry { place: "jinja/src/parser.rs: Parser", ceiling: 47, why: "one method for each level of the grammar" },
+    Entry { place: "jinja/src/value.rs: Value", ceiling: 27, why: "what its language and what its callers ask of a value" },
+    Entry { place: "jinja/src/vm.rs: Vm", ceiling: 37, why: "one method for each statement and each kind of expression" },
     Entry { place: "plan/src/laws.rs: State", ceiling: 43, why: "one method for each kind of step" },
     Entry { place: "tensor/src/cx.rs: Cx", ceiling: 46, why: "one method for each op that a block may record" },
 ];
@@ -146,6 +152,9 @@ pub const OPEN_FIELDS: &[Entry] = &[
     Entry { place: "hal/src/comm.rs: Communicator", ceiling: 1, why: "read by the descriptor of its collectives in another file" },
     Entry { place: "hal/src/kernel.rs: KernelInner", ceiling: 5, why: "read where kernels are launched, captured and decomposed" },
     Entry { place: "hal/src/loader.rs: RawPlugin", ceiling: 2, why: "the mask of the plugin's tables and the services it was started with, read where they are used" },
+    Entry { place: "jinja/src/ast.rs: For", ceiling: 7, why: "a node of the tree: made by the parser, read by the machine" },
+    Entry { place: "jinja/src/looping.rs: Loop", ceiling: 6, why: "the machine moves it, and it alone can evaluate the condition" },
+    Entry { place: "jinja/src/vm.rs: Vm", ceiling: 4, why: "statements and expressions of one rendering, in two files" },
     Entry { place: "plan/src/laws.rs: State", ceiling: 3, why: "read by the check that takes the state from step to step" },
 ];
 
