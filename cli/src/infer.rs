@@ -118,12 +118,13 @@ pub fn continue_text(
     continues(source)?;
     let model = source.spec.model();
     let (vocab, longest) = (model.vocab as usize, model.positions as usize);
-    let mut text: Vec<i32> = tokenizer
-        .encode(prompt.as_bytes())?
-        .tokens
-        .iter()
-        .map(|t| *t as i32)
-        .collect();
+    let (own, begin) = (
+        tokenizer.encode(prompt.as_bytes())?.tokens,
+        tokenizer.begin(),
+    );
+    // As documents and prompts of training begin, and not twice.
+    let begin = begin.iter().filter(|_| !own.starts_with(begin));
+    let mut text: Vec<i32> = begin.chain(&own).map(|t| *t as i32).collect();
     if text.is_empty() {
         // A document begins behind the end of another one; without such a token, behind a line break.
         let first = match tokenizer.eod().filter(|e| (*e as usize) < vocab) {

@@ -26,6 +26,9 @@ struct Note {
     /// As `data.eod_token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     eod_token: Option<String>,
+    /// As `data.add_bos`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    add_bos: Option<bool>,
 }
 
 /// What a config asks for; `hf` is the model's folder, whose tokenizer is taken when the config names none.
@@ -59,6 +62,7 @@ pub fn of_config(data: &config::TextData, hf: Option<&Path>) -> Result<Tokenizer
         kind,
         append_eod: data.append_eod,
         eod_token: data.eod_token.clone(),
+        add_bos: data.add_bos,
     })
 }
 
@@ -67,6 +71,7 @@ fn laid_over(data: &config::TextData, spec: TokenizerSpec) -> TokenizerSpec {
     TokenizerSpec {
         append_eod: data.append_eod.or(spec.append_eod),
         eod_token: data.eod_token.clone().or(spec.eod_token),
+        add_bos: data.add_bos.or(spec.add_bos),
         ..spec
     }
 }
@@ -127,6 +132,7 @@ pub fn of_folder(dir: &Path) -> Result<Option<TokenizerSpec>> {
         kind,
         append_eod: read.append_eod,
         eod_token: read.eod_token,
+        add_bos: read.add_bos,
     }))
 }
 
@@ -147,6 +153,7 @@ pub fn files(spec: &TokenizerSpec) -> Result<Vec<(String, Vec<u8>)>> {
         tokenizer: name.into(),
         append_eod: spec.append_eod,
         eod_token: spec.eod_token.clone(),
+        add_bos: spec.add_bos,
     };
     let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
     out.push((NOTE.to_string(), text.into_bytes()));
@@ -178,6 +185,7 @@ mod tests {
                 kind,
                 append_eod: Some(false),
                 eod_token: None,
+                add_bos: None,
             };
             for (name, bytes) in files(&spec).unwrap() {
                 std::fs::write(dir.path().join(name), bytes).unwrap();

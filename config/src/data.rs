@@ -174,5 +174,9 @@ impl Resolver<'_> {
             let what = "has no effect: the chat template writes what ends a turn";
             self.warn("data.append_eod", what, "remove it");
         }
+        if messages && data.add_bos.take().is_some() {
+            let what = "has no effect: the chat template writes what begins a text";
+            self.warn("data.add_bos", what, "remove it");
+        }
     }
 }

@@ -102,9 +102,12 @@ pub struct TextData {
     /// End every document with the end-of-document token; `None` = if there is one that fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub append_eod: Option<bool>,
-    /// The end-of-document token of a `tokenizer.json` that names it unusually.
+    /// The end-of-document token of a `tokenizer.json`; `None` = the `eos_token` of its folder, else a usual name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eod_token: Option<String>,
+    /// Begin every text with what the tokenizer begins one with; `None` = as its own file does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub add_bos: Option<bool>,
     /// A document in a row sees nothing of the others in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_attention_mask: Option<bool>,

@@ -296,7 +296,8 @@ const TEXT_DATA: Table = Table {
         )
         .auto(),
         flag("append_eod", "", "end every document with the tokenizer's end-of-document token; absent = if it has one that fits the vocabulary").auto(),
-        text("eod_token", "", "the end-of-document token of a tokenizer.json that names it unusually"),
+        text("eod_token", "", "the token of a tokenizer.json that ends a document or completion; absent = eos_token of tokenizer_config.json or special_tokens_map.json beside it, else a usual name such as </s>"),
+        flag("add_bos", "", "begin every document and prompt with the tokenizer's token for it; absent = as tokenizer.json does, like AutoTokenizer(text); true: with bos_token where it does not").auto(),
         RESET_MASK,
         RESET_POSITIONS,
         texts("exclude", "", "globs of files to leave out"),

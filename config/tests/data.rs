@@ -260,6 +260,10 @@ fn examples_and_text_have_keys_of_their_own() {
             &format!(r#"{messages}, "append_eod": true"#),
             "data.append_eod: has no effect",
         ),
+        (
+            &format!(r#"{messages}, "add_bos": false"#),
+            "data.add_bos: has no effect",
+        ),
     ] {
         let warned = said(&one(more)).unwrap();
         assert!(warned.iter().any(|w| w.contains(words)), "{warned:?}");

@@ -17,7 +17,7 @@ use crate::order::Order;
 use crate::pairs::Columns;
 use crate::progress::Progress;
 use crate::source::{JsonRows, SourceFile, list_cargo, list_files};
-use crate::spec::{DataSpec, Source, Validation, Weighted};
+use crate::spec::{DataSpec, Rows, Source, Validation, Weighted};
 use crate::split::{View, split};
 use crate::tokenizer::Tokenizer;
 use sha2::{Digest, Sha256};
@@ -39,6 +39,7 @@ pub struct Corpus {
     validation: Option<Side>,
     reports: Vec<BuildReport>,
     remarks: Vec<Remark>,
+    has_borders: bool,
     cache: PathBuf,
 }
 
@@ -78,10 +79,42 @@ pub fn check(spec: &DataSpec) -> Result<Vec<Remark>> {
         look(spec, s, VALIDATION, &mut said)?;
     }
     let limit = spec.model_vocab.filter(|_| spec.train.is_text());
-    let tokenizer = spec.tokenizer.as_ref();
-    let tokenizer = tokenizer.map(|t| Tokenizer::open(t, limit)).transpose()?;
+    let tokenizer = tokenizer(spec, limit)?;
     task(spec, tokenizer.as_ref())?;
+    said.extend(no_end(spec, tokenizer.as_ref()));
     Ok(said)
+}
+
+/// Opens the tokenizer; `limit` is the vocabulary that it is held to.
+fn tokenizer(spec: &DataSpec, limit: Option<usize>) -> Result<Option<Tokenizer>> {
+    let Some(t) = &spec.tokenizer else {
+        return Ok(None);
+    };
+    let opened = Tokenizer::open(t, limit)?;
+    Ok(Some(match spec.objective {
+        Objective::Causal => opened,
+        _ => opened.for_running_text(t),
+    }))
+}
+
+/// Are there texts that the tokenizer begins and ends? A chat template writes both itself.
+fn has_borders(spec: &DataSpec) -> bool {
+    let validation = match &spec.validation {
+        Validation::Source(source) => source.is_text(),
+        _ => false,
+    };
+    let messages = spec.examples.as_ref().map(|e| e.rows) == Some(Rows::Messages);
+    (spec.train.is_text() || validation) && !messages
+}
+
+/// The warning that texts run together.
+fn no_end(spec: &DataSpec, tokenizer: Option<&Tokenizer>) -> Option<Remark> {
+    let unsaid = spec.tokenizer.as_ref()?.append_eod.is_none();
+    let tokenizer = tokenizer.filter(|t| unsaid && t.has_no_end() && has_borders(spec))?;
+    Some(Remark::Warning(format!(
+        "data.eod_token: neither {} nor the files beside it name a token that ends a text, so texts run together and a model does not learn to stop; fix: name the token, or set data.append_eod to false",
+        tokenizer.name().display()
+    )))
 }
 
 /// What is to be predicted, with the ids that takes. Given batches come as they are.
@@ -226,11 +259,7 @@ pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Co
     let text = spec.train.is_text() || validation_source.is_some_and(Source::is_text);
     // Tokens that are given are held to the model's vocabulary themselves; their tokenizer only has to decode.
     let limit = spec.model_vocab.filter(|_| text);
-    let tokenizer = spec
-        .tokenizer
-        .as_ref()
-        .map(|t| Tokenizer::open(t, limit).map(Arc::new))
-        .transpose()?;
+    let tokenizer = tokenizer(spec, limit)?.map(Arc::new);
     let vocab = spec
         .model_vocab
         .or_else(|| tokenizer.as_ref().filter(|_| text).map(|t| t.vocab_size()));
@@ -254,8 +283,10 @@ pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Co
     if let Some(source) = validation_source {
         validation = Some(opening.side(source, VALIDATION, &Validation::None)?.0);
     }
-    let (reports, remarks) = (opening.reports, opening.remarks);
+    let (reports, mut remarks) = (opening.reports, opening.remarks);
+    remarks.extend(no_end(spec, tokenizer.as_deref()));
     Ok(Corpus {
+        has_borders: has_borders(spec),
         tokenizer,
         task,
         train,
@@ -416,6 +447,19 @@ impl Corpus {
     /// What opening took, for training and then validation; empty for given batches.
     pub fn reports(&self) -> &[BuildReport] {
         &self.reports
+    }
+
+    /// What begins and what ends a text, in words; `None` where nothing was tokenised here, or a chat template writes both.
+    pub fn borders(&self) -> Option<String> {
+        let tokenizer = self.tokenizer.as_ref().filter(|_| self.has_borders)?;
+        Some(tokenizer.borders())
+    }
+
+    /// What a run says at its start: [`Corpus::remarks`], and which tokens begin and end its texts.
+    pub fn remarks_at_start(&self) -> Vec<Remark> {
+        let borders = self.borders();
+        let borders = borders.map(|words| Remark::Note(format!("data: {words}")));
+        self.remarks.iter().cloned().chain(borders).collect()
     }
 
     /// What a user should know of the files that were read.

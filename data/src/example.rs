@@ -197,14 +197,19 @@ impl ExampleReader {
         if text.is_empty() {
             return Ok(example);
         }
-        let first = tokenizer.begin();
-        example.tokens.splice(0..0, first.iter().copied());
-        example
-            .counted
-            .splice(0..0, first.iter().map(|_| self.examples.all));
-        if let Some(end) = tokenizer.eod().filter(|_| tokenizer.appends_eod()) {
+        let end = tokenizer.eod().filter(|_| tokenizer.appends_eod());
+        // A completion may end so itself.
+        let ended = example.tokens.last().copied() == end && example.counted.last() == Some(&true);
+        if let Some(end) = end.filter(|_| !ended) {
             example.tokens.push(end);
             example.counted.push(true);
+        }
+        // So may a prompt begin.
+        let first = tokenizer.begin();
+        if !example.tokens.starts_with(first) {
+            example.tokens.splice(0..0, first.iter().copied());
+            let counts = first.iter().map(|_| self.examples.all);
+            example.counted.splice(0..0, counts);
         }
         Ok(example)
     }

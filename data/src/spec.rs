@@ -147,8 +147,10 @@ pub struct TokenizerSpec {
     /// model's vocabulary, so that a model of 256 ids trains on plain bytes; a default that the user did not write
     /// belongs here as unset.
     pub append_eod: Option<bool>,
-    /// The end-of-document token of a `tokenizer.json`, when it is none of the usual names.
+    /// The end-of-document token of a `tokenizer.json`, when it is not the `eos_token` of its folder.
     pub eod_token: Option<String>,
+    /// Whether texts begin with what the tokenizer begins one with. Unset means: as its own file does.
+    pub add_bos: Option<bool>,
 }
 
 impl TokenizerSpec {
@@ -158,6 +160,7 @@ impl TokenizerSpec {
             kind,
             append_eod: None,
             eod_token: None,
+            add_bos: None,
         }
     }
 }

@@ -112,7 +112,7 @@ impl Task {
         let mut ids = encoded.tokens;
         // A document of nothing would train the model to end at once.
         if !ids.is_empty() {
-            ids.extend(tokenizer.eod().filter(|_| tokenizer.appends_eod()));
+            ids = tokenizer.bordered(ids);
         }
         progress.advance(size);
         Ok(Document {

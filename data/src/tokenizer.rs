@@ -6,26 +6,14 @@
 use crate::cache::hex;
 use crate::chat::BUILT_IN_END;
 use crate::error::{DataError, Result};
+use crate::hf_file::{HfFile, guarded};
 use crate::spec::{TokenizerKind, TokenizerSpec};
 use crate::tokenizer_json::{self, EOD_NAME, NamedFile};
-use crossweave_files::clip;
-use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Names under which published tokenizers keep their end-of-document token, in the order they are tried.
-const EOD_NAMES: [&str; 7] = [
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "</s>",
-    "<eos>",
-    "<|eos|>",
-    "[EOS]",
-    "<|im_end|>",
-];
 const GPT2_EOD: u32 = 50_256;
 const BYTES_EOD: u32 = 256;
 
@@ -41,10 +29,16 @@ pub struct Tokenizer {
     path: PathBuf,
     identity: String,
     vocab: usize,
+    /// Ids that a model must have.
+    least: usize,
     eod: Option<u32>,
+    /// Who says what ends a text.
+    eod_from: String,
     append_eod: bool,
     /// What begins a text of a model, such as Llama's `<s>`.
     begin: Vec<u32>,
+    /// Whether documents begin so too, and not prompts alone.
+    begin_documents: bool,
 }
 
 /// The tokens of one document.
@@ -56,74 +50,6 @@ pub struct Encoded {
     pub lossy: bool,
 }
 
-/// Texts that a tokenizer is tried on when it is opened.
-const TRIAL: [&str; 2] = ["a", "Two words, 3 numbers\n"];
-
-/// The parts of a `tokenizer.json` that rewrite a text.
-#[derive(serde::Deserialize)]
-struct Steps {
-    #[serde(default)]
-    normalizer: Value,
-    #[serde(default)]
-    decoder: Value,
-}
-
-/// Far more than any real one: a file of some hundred bytes could else ask for more memory than there is.
-const MOST_GROWTH: f64 = 1000.0;
-
-/// How much longer these steps can make a text, at most.
-fn growth(step: &Value) -> f64 {
-    let inner = ["normalizers", "decoders"].map(|key| step[key].as_array());
-    let inner = inner.into_iter().flatten().flatten();
-    let within: f64 = inner.map(growth).product();
-    let chars = |v: &Value| v.as_str().map(|t| t.chars().count() as f64);
-    let own = match (chars(&step["content"]), chars(&step["pattern"]["String"])) {
-        (Some(to), Some(from)) if step["type"] == "Replace" && from > 0.0 => to / from,
-        (Some(to), None) if step["type"] == "Replace" && takes_some(step) => to,
-        // What matches nothing can match between all characters.
-        (Some(to), _) if step["type"] == "Replace" => 1.0 + to,
-        _ => 1.0,
-    };
-    within * own.max(1.0)
-}
-
-/// Does a replacement by a regular expression match characters only? One that matches nothing too puts its text into a probe that
-/// holds nothing to replace.
-fn takes_some(step: &Value) -> bool {
-    const PROBE: &str = "\u{1}";
-    let replaced = guarded(|| {
-        let step: tokenizers::NormalizerWrapper = serde_json::from_value(step.clone()).ok()?;
-        let mut text = tokenizers::NormalizedString::from(PROBE);
-        tokenizers::Normalizer::normalize(&step, &mut text).ok()?;
-        Some(text.get().chars().count() <= 1)
-    });
-    matches!(replaced, Ok(Some(true)))
-}
-
-/// Runs the tokenizer library, which panics on some files it has read without a complaint. Sound to go on after, since nothing but
-/// the value being made is touched. The panic's own report still goes to the panic hook of the process.
-fn guarded<T>(f: impl FnOnce() -> T) -> std::result::Result<T, String> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).map_err(|e| {
-        let text = e.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| e.downcast_ref::<&str>().copied());
-        let text = clip(text.unwrap_or("no reason given"), 200);
-        format!("the tokenizer library gave up on it ({text})")
-    })
-}
-
-/// The ids that a tokenizer puts before a text. (What it puts behind one is the end of a document, and has a key of its own.)
-fn begin_of(hf: &tokenizers::Tokenizer) -> Vec<u32> {
-    let ids = |special: bool| -> Option<Vec<u32>> {
-        let encoded = guarded(|| hf.encode_fast(TRIAL[0], special)).ok()?;
-        Some(encoded.ok()?.get_ids().to_vec())
-    };
-    let (Some(plain), Some(whole)) = (ids(false), ids(true)) else {
-        return vec![];
-    };
-    let at = whole.windows(plain.len().max(1)).position(|w| w == plain);
-    at.map_or(vec![], |n| whole[..n].to_vec())
-}
-
 impl Tokenizer {
     /// Loads the tokenizer of `spec`. `model_vocab` is the model's vocabulary when it is fixed: a tokenizer that does not
     /// fit is an error.
@@ -131,7 +57,11 @@ impl Tokenizer {
         let mut this = match &spec.kind {
             TokenizerKind::Bytes => Self::bytes(),
             TokenizerKind::Gpt2 => Self::gpt2()?,
-            TokenizerKind::HfFile(path) => Self::hf(path, spec.eod_token.as_deref())?,
+            TokenizerKind::HfFile(path) => Self::hf(
+                path,
+                HfFile::open(path, spec.eod_token.as_deref())?,
+                spec.add_bos,
+            ),
         };
         // The bytes tokenizer without its end-of-document id needs 256 ids only, so it follows the model when it may.
         let bytes = matches!(this.kind, Kind::Bytes);
@@ -147,24 +77,52 @@ impl Tokenizer {
             None => this.eod.is_some() && fits,
         };
         if bytes && !this.append_eod {
-            (this.eod, this.vocab) = (None, 256);
+            (this.eod, this.vocab, this.least) = (None, 256, 256);
         }
-        if let Some(vocab) = model_vocab.filter(|&v| v < this.vocab) {
+        match (spec.add_bos, &this.kind) {
+            (Some(false), _) => this.begin = vec![],
+            // The built-in ones have one token for both ends.
+            (Some(true), Kind::Bytes | Kind::Gpt2(_)) => {
+                this.begin = this.eod.into_iter().collect()
+            }
+            _ => {}
+        }
+        if spec.add_bos == Some(true) && this.begin.is_empty() {
+            return Err(this.bad(
+                "`data.add_bos` is true but no token is known to begin a text",
+                "set `data.add_bos` to false, or name `bos_token` in tokenizer_config.json",
+            ));
+        }
+        if let Some(vocab) = model_vocab.filter(|&v| v < this.least) {
             return Err(DataError::setting(
                 "model.vocab_size",
                 format!(
                     "{vocab} is smaller than the {} ids of tokenizer {}",
-                    this.vocab,
+                    this.least,
                     this.path.display()
                 ),
-                format!("set it to at least {}", this.vocab),
+                format!("set it to at least {}", this.least),
             ));
         }
+        this.vocab = this.vocab.min(model_vocab.unwrap_or(usize::MAX));
         this.identity = format!(
             "{} eod={:?} append={}",
             this.identity, this.eod, this.append_eod
         );
+        if !this.begin.is_empty() {
+            this.identity += &format!(" begin={:?}", this.begin);
+        }
         Ok(this)
+    }
+
+    /// The same for documents that are cut into samples for another objective than the next token: they begin with nothing unless
+    /// `data.add_bos` asks for it.
+    pub(crate) fn for_running_text(mut self, spec: &TokenizerSpec) -> Self {
+        if spec.add_bos != Some(true) && !self.begin.is_empty() {
+            self.begin_documents = false;
+            self.identity += " prompts";
+        }
+        self
     }
 
     fn bytes() -> Self {
@@ -173,9 +131,12 @@ impl Tokenizer {
             path: "bytes".into(),
             identity: "bytes".into(),
             vocab: 257,
+            least: 257,
             eod: Some(BYTES_EOD),
+            eod_from: String::new(),
             append_eod: true,
             begin: vec![],
+            begin_documents: true,
         }
     }
 
@@ -190,85 +151,33 @@ impl Tokenizer {
             path: "gpt2".into(),
             identity: "gpt2".into(),
             vocab: GPT2_EOD as usize + 1,
+            least: GPT2_EOD as usize + 1,
             eod: Some(GPT2_EOD),
+            eod_from: String::new(),
             append_eod: true,
             begin: vec![],
+            begin_documents: true,
         })
     }
 
-    fn hf(path: &Path, eod_token: Option<&str>) -> Result<Self> {
-        let bad = |reason: String, fix: &str| DataError::Tokenizer {
+    fn hf(path: &Path, file: HfFile, add_bos: Option<bool>) -> Self {
+        let (eod, eod_from) = file.eod.unzip();
+        let mut this = Self {
+            kind: Kind::Hf(Box::new(file.hf)),
             path: path.into(),
-            reason,
-            fix: fix.into(),
-        };
-        let bytes = crossweave_files::read(path, crossweave_files::TABLE)
-            .map_err(DataError::io("read the tokenizer", path))?;
-        let damaged = |reason: String| {
-            bad(
-                format!("not a valid tokenizer.json: {reason}"),
-                "copy the file again from its model",
-            )
-        };
-        // Malformed JSON is the common cause of a panic below, and is refused first with its place.
-        let steps: Steps = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
-        if growth(&steps.normalizer).max(growth(&steps.decoder)) > MOST_GROWTH {
-            return Err(damaged(format!(
-                "its replacements can make a text more than {MOST_GROWTH} times as long"
-            )));
-        }
-        let mut hf = guarded(|| tokenizers::Tokenizer::from_bytes(&bytes))
-            .map_err(damaged)?
-            .map_err(|e| damaged(e.to_string()))?;
-        // Documents are whole here; what a model's input pipeline cuts or fills up must not reach the corpus.
-        hf.with_padding(None);
-        hf.with_truncation(None)
-            .map_err(|e| bad(e.to_string(), "remove `truncation` from the file"))?;
-        let eod = match eod_token {
-            Some(name) => Some(hf.token_to_id(name).ok_or_else(|| {
-                bad(
-                    format!("the end-of-document token {name:?} is not in the vocabulary"),
-                    "name a token of the file",
-                )
-            })?),
-            None => EOD_NAMES.iter().find_map(|name| hf.token_to_id(name)),
-        };
-        // Ids may have holes, so the count of tokens is not the bound of the ids.
-        let vocab = hf
-            .get_vocab(true)
-            .into_values()
-            .max()
-            .map_or(0, |id| id as usize + 1);
-        if vocab == 0 {
-            return Err(bad(
-                "the vocabulary is empty".into(),
-                "copy the file again from its model",
-            ));
-        }
-        if vocab > i32::MAX as usize {
-            return Err(damaged(format!(
-                "the id {} is beyond what a tensor of ids holds ({})",
-                vocab - 1,
-                i32::MAX - 1
-            )));
-        }
-        // What panics on any text at all is refused now, by its name, and not from the middle of a corpus.
-        for text in TRIAL {
-            guarded(|| hf.encode_fast(text, false).map(drop))
-                .map_err(|why| damaged(format!("it cannot encode the text {text:?}: {why}")))?
-                .ok();
-        }
-        let begin = begin_of(&hf);
-        let digest: [u8; 32] = Sha256::digest(&bytes).into();
-        Ok(Self {
-            kind: Kind::Hf(Box::new(hf)),
-            path: path.into(),
-            identity: format!("hf {}", hex(&digest)),
-            vocab,
+            identity: format!("hf 2 {}", hex(&file.digest)),
+            vocab: file.vocab,
+            least: file.least,
             eod,
+            eod_from: eod_from.unwrap_or_default(),
             append_eod: true,
-            begin,
-        })
+            begin: file.begin,
+            begin_documents: true,
+        };
+        if add_bos == Some(true) && this.begin.is_empty() {
+            this.begin = file.bos.into_iter().collect();
+        }
+        this
     }
 
     fn bad(&self, reason: impl Into<String>, fix: &str) -> DataError {
@@ -366,14 +275,78 @@ impl Tokenizer {
                     )
                 })?
                 .get_ids()
-                .to_vec(),
+                .iter()
+                .map(|id| self.held(*id))
+                .collect::<Result<_>>()?,
         };
         Ok(Encoded { tokens, lossy })
     }
 
     /// Ids that begin a text, as the tokenizer's own file puts them before one.
-    pub(crate) fn begin(&self) -> &[u32] {
+    pub fn begin(&self) -> &[u32] {
         &self.begin
+    }
+
+    /// The ids of a document with what begins and what ends one, neither twice.
+    pub(crate) fn bordered(&self, mut ids: Vec<u32>) -> Vec<u32> {
+        if self.begin_documents && !ids.starts_with(&self.begin) {
+            ids.splice(0..0, self.begin.iter().copied());
+        }
+        let end = self.eod.filter(|_| self.append_eod);
+        if end.is_some() && ids.last().copied() != end {
+            ids.extend(end);
+        }
+        ids
+    }
+
+    /// What begins and what ends a text, in words, and who says so.
+    pub fn borders(&self) -> String {
+        let spelled = |id: u32| match &self.kind {
+            Kind::Hf(hf) => hf.id_to_token(id).unwrap_or_default(),
+            Kind::Bytes | Kind::Gpt2(_) => EOD_NAME.to_string(),
+        };
+        let from = match &self.eod_from[..] {
+            "" => String::new(),
+            from => format!(", {from}"),
+        };
+        let end = match self.eod.filter(|_| self.append_eod) {
+            Some(id) => format!("end with {} ({id}{from})", spelled(id)),
+            None => "end with no token".to_string(),
+        };
+        match &self.begin[..] {
+            [] => format!("texts {end}"),
+            begin => {
+                let names: Vec<String> = begin.iter().map(|id| spelled(*id)).collect();
+                let which = match self.begin_documents {
+                    true => "texts",
+                    false => "prompts",
+                };
+                format!("{which} begin with {} and {end}", names.join(" "))
+            }
+        }
+    }
+
+    /// Is it a file without a token that could end a text?
+    pub(crate) fn has_no_end(&self) -> bool {
+        matches!(self.kind, Kind::Hf(_)) && self.eod.is_none()
+    }
+
+    /// Refuses a token beyond the model's vocabulary: a special one that nothing but its name in a text asks for.
+    fn held(&self, id: u32) -> Result<u32> {
+        match &self.kind {
+            Kind::Hf(hf) if id as usize >= self.vocab => {
+                let name = hf.id_to_token(id).unwrap_or_default();
+                let reason = format!(
+                    "the text holds the token {name:?} ({id}), and the vocabulary ends with {}",
+                    self.vocab - 1
+                );
+                Err(self.bad(
+                    reason,
+                    "raise `model.vocab_size`, or take the name out of the text",
+                ))
+            }
+            _ => Ok(id),
+        }
     }
 
     /// Tokens of a text and the bytes of it that each stands for; with `special`, names of special tokens in it are those tokens, as a chat
@@ -420,7 +393,9 @@ impl Tokenizer {
                     .map_err(|why| self.bad(format!("cannot encode an example: {why}"), fix))?
                     .map_err(|e| self.bad(format!("cannot encode an example: {e}"), fix))?;
                 let spans = encoded.get_offsets().iter().map(|(a, b)| *a..*b);
-                encoded.get_ids().iter().copied().zip(spans).collect()
+                let ids = encoded.get_ids().iter().zip(spans);
+                ids.map(|(id, span)| Ok((self.held(*id)?, span)))
+                    .collect::<Result<_>>()?
             }
         })
     }

@@ -4,3 +4,4 @@ mod corpus;
 mod examples;
 mod mixtures;
 mod rows;
+mod special_tokens;

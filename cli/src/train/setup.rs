@@ -274,7 +274,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     if epochs.is_some() && matches!(resolved.data, Data::Tokens(_)) {
         batches = batches.repeating();
     }
-    let mut remarks = [corpus.remarks(), &source.remarks()].concat();
+    let mut remarks = [corpus.remarks_at_start(), source.remarks()].concat();
     remarks.extend(batches.remarks());
     if let Some(epochs) = epochs {
         remarks.push(Remark::Note(format!(
