@@ -12,7 +12,7 @@ mod tables;
 
 pub(crate) use csv::csv;
 pub(crate) use globs::inner_extension;
-pub(crate) use json::{reason, unread_numbers};
+pub(crate) use json::unread_numbers;
 pub(crate) use jsonl::text_of_row;
 pub(crate) use packed::{Packing, Tap};
 pub(crate) use rows::{JsonRows, LONGEST_LINE, Row, RowError};
