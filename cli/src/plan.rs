@@ -11,7 +11,7 @@ use crate::{
     configs, devices, plan_page, predict, predict_pipeline, reductions, remedies, stages, verdict,
 };
 use crossweave_config::{Config, Resolved};
-use crossweave_engine::{DryRun, RankSpec, Trainer, dry_run};
+use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Trainer, dry_run};
 use crossweave_hal::{CheckerState, Plugin};
 use crossweave_mesh::Axis;
 use crossweave_plan::{Facts, Peak, Plan};
@@ -75,6 +75,36 @@ fn begin(
     Ok(Trainer::new(&null, units, rank, dry, &Nobody)?)
 }
 
+/// What is known of the job beside its trainers.
+fn job<'a>(
+    resolved: &'a Resolved,
+    source: &'a Source,
+    (rank, cut): (&RankSpec, Option<&PipelineSpec>),
+    (device, seq): (&'a devices::Chosen, u64),
+) -> predict::Job<'a> {
+    predict::Job {
+        mesh: rank.place.mesh(),
+        ranks: rank.place.length(Axis::Dp).into(),
+        stage: rank.zero.stage,
+        compute: rank.compute,
+        // Groups may freeze parameters or give them another optimizer: then no formula holds for all.
+        optimizer: match resolved.settings.optimizer.param_groups.is_empty() {
+            true => &resolved.settings.optimizer.kind,
+            false => "groups",
+        },
+        batch: rank.batch,
+        accumulation: reductions::accumulation(&RankSpec {
+            pipeline: cut.cloned(),
+            ..rank.clone()
+        }),
+        shards: rank.canonical.map(u64::from),
+        seq,
+        recompute: rank.recompute,
+        model: source.spec.model(),
+        device,
+    }
+}
+
 /// Bytes that the fullest rank of a job needs on its device.
 ///
 /// # Errors
@@ -129,27 +159,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let units = crate::train::units(&source, &resolved, &own)?;
     let dry = dry_run(&null, &units, rank.compute, rank.batch, seq)?;
     let cut = stages::of(&resolved, &units, &dry, None)?;
-    let job = predict::Job {
-        mesh: own.mesh(),
-        ranks: own.length(Axis::Dp).into(),
-        stage: rank.zero.stage,
-        compute: rank.compute,
-        // Groups may freeze parameters or give them another optimizer: then no formula holds for all.
-        optimizer: match resolved.settings.optimizer.param_groups.is_empty() {
-            true => &resolved.settings.optimizer.kind,
-            false => "groups",
-        },
-        batch: rank.batch,
-        accumulation: reductions::accumulation(&RankSpec {
-            pipeline: cut.clone(),
-            ..rank.clone()
-        }),
-        shards: rank.canonical.map(u64::from),
-        seq,
-        recompute: rank.recompute,
-        model: source.spec.model(),
-        device: &device,
-    };
+    let job = job(&resolved, &source, (&rank, cut.as_ref()), (&device, seq));
     let mut all = vec![];
     let mut judged = vec![];
     let mut plans = vec![];

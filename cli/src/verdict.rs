@@ -5,10 +5,10 @@
 use crate::predict::Job;
 use crate::remedies::Remedy;
 use crossweave_engine::Recompute;
-use crossweave_mesh::{Axis, AxisSet, Topology};
+use crossweave_mesh::{Axis, AxisSet};
 use crossweave_words::Size;
 use crossweave_zero::ZeroStage;
-use crossweave_zero::estimate::{Accounting, Profile, Speeds, advise, seconds_on, states, traffic};
+use crossweave_zero::estimate::{Accounting, Speeds, advise, seconds_on, states, traffic};
 use serde_json::{Value, json};
 
 /// What is known of a rank beside its figures.
@@ -51,14 +51,6 @@ const STAGES: [ZeroStage; 4] = [
     ZeroStage::Three,
 ];
 
-/// Bytes a second between the ranks of a group: within a node where it lies in one, by the mesh's order of ranks.
-pub fn rate(mesh: &Topology, axes: AxisSet, device: &Profile) -> f64 {
-    match mesh.reach(axes) > device.ranks_per_node {
-        true => device.network,
-        false => device.link,
-    }
-}
-
 /// The axes of a row of traffic, by its name in the ledger; those of stages that sum a tied unit are `pp`.
 fn axes_of(name: &str) -> AxisSet {
     if name == "tie" {
@@ -74,7 +66,7 @@ fn seconds_by_axis(figures: &Value, job: &Job<'_>) -> (f64, f64) {
     for row in figures["traffic"].as_array().into_iter().flatten() {
         let axes = axes_of(row["axis"].as_str().unwrap_or_default());
         let seconds =
-            row["bytes"].as_f64().unwrap_or(0.0) / rate(&job.mesh, axes, &job.device.profile);
+            row["bytes"].as_f64().unwrap_or(0.0) / job.device.profile.rate(&job.mesh, axes);
         match axes == job.mesh.long(AxisSet::DATA) {
             true => data += seconds,
             false => rest += seconds,
@@ -83,29 +75,21 @@ fn seconds_by_axis(figures: &Value, job: &Job<'_>) -> (f64, f64) {
     (data, rest)
 }
 
-fn advice(figures: &Value, rank: &Rank<'_>, remedies: impl FnOnce() -> Vec<Remedy>) -> Value {
-    let (job, alone) = (rank.job, rank.alone);
-    let needed = figures["verdict"]["needed"].as_u64().unwrap_or(0);
-    let fits = figures["verdict"]["fits"].as_bool();
+/// Floating-point operations of a rank in a step: tensor-parallel ranks have a part of each layer's products.
+fn flops(job: &Job<'_>) -> f64 {
+    let tokens = (job.batch * job.accumulation.micro_batches * job.seq) as f64;
+    job.model.flops_per_token(job.seq) * tokens / f64::from(job.mesh.length(Axis::Tp))
+}
+
+/// Seconds of a step at each stage, for a rank of `params` trained elements and a `base` that stays as it is. A stage of a pipeline
+/// computes a part of the step only, and the rates of a processor are not known: then there are none.
+fn speeds(
+    figures: &Value,
+    job: &Job<'_>,
+    (params, base): (u64, u64),
+    flops: f64,
+) -> Option<Speeds> {
     let w = job.compute.bytes(1);
-    let a = match w < 4 {
-        true => Accounting::MIXED_F32_GRADS,
-        false => Accounting::FP32,
-    };
-    let device = &job.device.profile;
-    let params: u64 = rank.units.iter().map(|u| u.0).sum();
-    let base: u64 = rank.units.iter().map(|u| u.1).sum();
-    // A base has weights only, which stage 3 shards.
-    let of = |s: ZeroStage| {
-        let under = match s {
-            ZeroStage::Three => base.div_ceil(job.ranks.max(1)),
-            _ => base,
-        };
-        states(params, job.ranks, s, a).total() + w * under
-    };
-    // What the stage at hand needs, by the rehearsal; of the others by what their states differ from its.
-    let at = |s: ZeroStage| needed.saturating_sub(of(job.stage)) + of(s);
-    let elements = STAGES.map(|s| traffic(s, params, job.ranks, job.accumulation).wire(job.ranks));
     // Stage 3 gathers for each micro-batch; gathers are in the type of the weights, reductions in f32.
     let sent = STAGES.map(|s| {
         let t = traffic(s, params, job.ranks, job.accumulation);
@@ -124,19 +108,39 @@ fn advice(figures: &Value, rank: &Rank<'_>, remedies: impl FnOnce() -> Vec<Remed
     // The stage at hand as it was counted; another by what its formula differs from this one's.
     let now = sent[job.stage as usize];
     let comm = sent.map(|b| rest + if now > 0.0 { data * b / now } else { data });
-    let tokens = (job.batch * job.accumulation.micro_batches * job.seq) as f64;
     let again = match job.recompute {
         Recompute::Full => 4.0 / 3.0,
         _ => 1.0,
     };
-    // Tensor-parallel ranks have a part of each layer's products.
-    let shared = f64::from(job.mesh.length(Axis::Tp));
-    let flops = job.model.flops_per_token(job.seq) * tokens / shared;
-    let compute = seconds_on(flops * again, 1.0, device.sustained);
-    // A stage of a pipeline computes a part of the step only, and the rates of a processor are not known.
-    let stages = job.mesh.length(Axis::Pp);
-    let known = stages == 1 && !job.device.is_host;
-    let speeds = known.then_some(Speeds { comm, compute });
+    let compute = seconds_on(flops * again, 1.0, job.device.profile.sustained);
+    let known = job.mesh.length(Axis::Pp) == 1 && !job.device.is_host;
+    known.then_some(Speeds { comm, compute })
+}
+
+fn advice(figures: &Value, rank: &Rank<'_>, remedies: impl FnOnce() -> Vec<Remedy>) -> Value {
+    let (job, alone) = (rank.job, rank.alone);
+    let needed = figures["verdict"]["needed"].as_u64().unwrap_or(0);
+    let fits = figures["verdict"]["fits"].as_bool();
+    let w = job.compute.bytes(1);
+    let a = match w < 4 {
+        true => Accounting::MIXED_F32_GRADS,
+        false => Accounting::FP32,
+    };
+    let params: u64 = rank.units.iter().map(|u| u.0).sum();
+    let base: u64 = rank.units.iter().map(|u| u.1).sum();
+    // A base has weights only, which stage 3 shards.
+    let of = |s: ZeroStage| {
+        let under = match s {
+            ZeroStage::Three => base.div_ceil(job.ranks.max(1)),
+            _ => base,
+        };
+        states(params, job.ranks, s, a).total() + w * under
+    };
+    // What the stage at hand needs, by the rehearsal; of the others by what their states differ from its.
+    let at = |s: ZeroStage| needed.saturating_sub(of(job.stage)) + of(s);
+    let elements = STAGES.map(|s| traffic(s, params, job.ranks, job.accumulation).wire(job.ranks));
+    let flops = flops(job);
+    let speeds = speeds(figures, job, (params, base), flops);
     let mut best = job.stage;
     let mut ways = vec![];
     let why = match fits {
@@ -156,7 +160,7 @@ fn advice(figures: &Value, rank: &Rank<'_>, remedies: impl FnOnce() -> Vec<Remed
         _ if job.mesh.world_size() == 1 && alone == needed => {
             "it fits, and one rank has nothing to shard".into()
         }
-        _ if stages > 1 => {
+        _ if job.mesh.length(Axis::Pp) > 1 => {
             "the fullest pipeline stage decides; mesh.pp_layers moves units between stages".into()
         }
         _ if alone > needed => {

@@ -409,11 +409,7 @@ impl Walk<'_> {
                         at,
                         path,
                         format!("wanted {}, got {text}", want(kind)),
-                        // Digits alone that are no number here are more than any key takes.
-                        match text.bytes().all(|b| b.is_ascii_digit()) {
-                            true => format!("write a number that is at most {max}"),
-                            false => "write a whole number that is not negative".into(),
-                        },
+                        no_whole(text, *max),
                     );
                     None
                 }
@@ -658,6 +654,14 @@ fn whole(text: &str) -> Option<u64> {
     let x: f64 = text.parse().ok()?;
     let exact = x >= 0.0 && x.fract() == 0.0 && x <= 9_007_199_254_740_992.0;
     exact.then_some(x as u64)
+}
+
+/// The fix of what is no whole number: digits alone are more than any key takes.
+fn no_whole(text: &str, max: u64) -> String {
+    match text.bytes().all(|b| b.is_ascii_digit()) {
+        true => format!("write a number that is at most {max}"),
+        false => "write a whole number that is not negative".into(),
+    }
 }
 
 /// The kind in words, after "wanted".

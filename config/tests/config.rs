@@ -38,20 +38,6 @@ fn expect(text: &str, parts: &[&str]) {
     }
 }
 
-/// Digits alone, beyond every number that a key takes, are told so.
-#[test]
-fn numbers_beyond_64_bits_are_too_large_and_not_negative() {
-    for (text, fix) in [
-        ("99999999999999999999", "at most"),
-        ("-1", "not negative"),
-        ("1.5", "not negative"),
-    ] {
-        let text = format!("{{\"mesh\": {{\"tp\": {text}}}}}");
-        let e = Config::load("c.json", text, &[]).unwrap_err().to_string();
-        assert!(e.contains(fix), "{e}");
-    }
-}
-
 #[test]
 fn misspelt_keys_are_named_at_every_level() {
     let cases = [

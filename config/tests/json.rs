@@ -161,3 +161,17 @@ fn what_hjson_also_reads_is_read() {
     };
     assert_eq!(members[1].at, At::File { line: 4, col: 11 });
 }
+
+/// Digits alone, beyond every number that a key takes, are named as too large.
+#[test]
+fn numbers_beyond_64_bits_are_too_large_and_not_negative() {
+    for (text, fix) in [
+        ("99999999999999999999", "at most"),
+        ("-1", "not negative"),
+        ("1.5", "not negative"),
+    ] {
+        let text = format!("{{\"mesh\": {{\"tp\": {text}}}}}");
+        let e = Config::load("c.json", text, &[]).unwrap_err().to_string();
+        assert!(e.contains(fix), "{e}");
+    }
+}

@@ -18,7 +18,7 @@ pub fn advice(job: &Job, stage: ZeroStage, offload: Offload, fits: Option<bool>)
             "stage": stage as u8,
             "comm_over_compute": Speeds { comm, compute }.ratio(stage as usize),
             "comm_seconds": comm, "compute_seconds": compute,
-            "formula": match job.part {
+            "formula": match job.spread.part {
                 None => "(wire elements x w / link) over (6PT / sustained), of a step",
                 Some(_) => "(the bytes of each axis over its link) over (6PT / sustained), P and T of a rank, of a step",
             },
@@ -103,7 +103,7 @@ fn remedies(job: &Job, stage: ZeroStage, offload: Offload) -> Vec<String> {
                 .into(),
         );
     }
-    let per_node = job.ranks.div_ceil(job.nodes);
+    let per_node = job.ranks.div_ceil(job.spread.nodes);
     for (optimizer, param, flags) in [
         (Tier::Host, Tier::Device, "--offload-optimizer host"),
         (
@@ -160,7 +160,7 @@ fn remedies(job: &Job, stage: ZeroStage, offload: Offload) -> Vec<String> {
 pub fn comm_seconds(job: &Job) -> Option<([f64; 4], f64)> {
     let d = job.device?;
     // Ranks spread over the nodes that are asked for: none of their links is faster than that between nodes.
-    let slow = job.part.is_none() && job.nodes > 1;
+    let slow = job.spread.part.is_none() && job.spread.nodes > 1;
     let comm = STAGES.map(|(s, _)| {
         let rows = cut::by_axis(job, s);
         let seconds = |r: &Value| match slow {

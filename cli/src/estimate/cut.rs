@@ -79,7 +79,7 @@ pub fn is_cut(mesh: &Topology) -> bool {
 /// in the forward and in the backward (Shoeybi et al., arXiv 1909.08053, §3), and once more each where the layer is recomputed; the
 /// embedding, the gradient of the head's input, and `t + 1` numbers a token of the loss.
 fn over_tp(job: &Job, part: &Part) -> f64 {
-    let t = f64::from(job.mesh.length(Axis::Tp));
+    let t = f64::from(job.spread.mesh.length(Axis::Tp));
     let sums = match job.keep {
         ActivationCase::Recompute => 6.0,
         _ => 4.0,
@@ -109,7 +109,7 @@ pub fn by_axis(job: &Job, stage: ZeroStage) -> Vec<Value> {
     let bytes = (grads + dp.all_gather as f64 * w) * (data as f64 - 1.0) / data as f64;
     let formula = job.accumulation.wire_formula(stage);
     let mut rows = vec![(AxisSet::DATA, "dp", [dp.wire(data), bytes], formula)];
-    if let Some(part) = &job.part {
+    if let Some(part) = &job.spread.part {
         let both = |elements: f64| [elements, elements * w];
         let tp = match job.keep {
             ActivationCase::Recompute => "(6L + ends) g 2bsh(t-1)/t, loss 2bs(t+1)(t-1)/t",
@@ -120,16 +120,14 @@ pub fn by_axis(job: &Job, stage: ZeroStage) -> Vec<Value> {
         rows.push((Axis::Pp.into(), "pp", both(over_pp(job, part)), pp));
     }
     let row = |(axes, name, [elements, bytes], formula): (AxisSet, &str, [f64; 2], &str)| {
-        let ranks = job.mesh.size(axes);
-        let rate = job
-            .device
-            .map(|d| crate::verdict::rate(&job.mesh, axes, &d));
-        let node = job.device.map(|d| job.mesh.reach(axes) <= d.ranks_per_node);
+        let ranks = job.spread.mesh.size(axes);
+        let device = job.device.filter(|_| ranks > 1);
+        let node = device.map(|d| d.within_node(&job.spread.mesh, axes));
         (ranks > 1).then(|| {
             json!({
                 "axis": name, "ranks": ranks, "elements": elements, "bytes": bytes, "formula": formula,
                 "link": node.map(|n| if n { "within a node" } else { "between nodes" }),
-                "seconds": rate.map(|r| bytes / r),
+                "seconds": device.map(|d| bytes / d.rate(&job.spread.mesh, axes)),
             })
         })
     };

@@ -21,6 +21,15 @@ use crossweave_zero::estimate::*;
 use cut::Part;
 use subject::{Subject, subject};
 
+/// Where the ranks of a job are.
+struct Spread {
+    nodes: u64,
+    /// Where each rank stands.
+    mesh: Topology,
+    /// What the fullest rank has of the model, where that is cut.
+    part: Option<Part>,
+}
+
 /// What is estimated, nothing left open.
 struct Job {
     name: String,
@@ -33,10 +42,7 @@ struct Job {
     accounting: Accounting,
     accounting_name: &'static str,
     ranks: u64,
-    nodes: u64,
-    /// Where the ranks stand, and what the fullest of them has of the model where that is cut.
-    mesh: Topology,
-    part: Option<Part>,
+    spread: Spread,
     device: Option<Profile>,
     device_label: String,
     /// What was taken in place of a device that is not known.
@@ -133,32 +139,9 @@ fn job(args: &EstimateArgs) -> Result<Job> {
         .or(device.map(|d| d.ranks_per_node))
         .unwrap_or(8);
     let ranks = asked_ranks.or(wanted.as_ref().map(|w| w.ranks));
-    let (ranks, nodes) = match (ranks, args.nodes) {
-        (Some(r), Some(n)) if args.ranks.is_some() || args.ranks_per_node.is_some() => (r, n),
-        (_, Some(n)) => (n * per_node, n),
-        // Ranks that share a device are on one machine.
-        (Some(r), None) if chosen.as_ref().is_some_and(|c| c.sharing > 1) => (r, 1),
-        (Some(r), None) => (r, r.div_ceil(per_node)),
-        (None, None) => (1, 1),
-    };
-    if nodes > ranks {
-        return Err(CliError::refused(
-            format!("--nodes {nodes}: more nodes than the {ranks} ranks"),
-            "give more --ranks, or fewer nodes",
-        ));
-    }
-    let mesh = match mesh {
-        Some(mesh) if u64::from(mesh.world_size()) == ranks => mesh,
-        Some(mesh) if cut::is_cut(&mesh) => {
-            let why = format!(
-                "{ranks} ranks, and the config's mesh has {}",
-                mesh.world_size()
-            );
-            return Err(CliError::refused(why, "give --ranks instead of --nodes"));
-        }
-        _ => Topology::new(&[(Axis::Dp, u32::try_from(ranks).unwrap_or(u32::MAX))])
-            .map_err(|e| CliError::refused(format!("{}: {}", e.key, e.what), e.fix))?,
-    };
+    let shared = chosen.as_ref().is_some_and(|c| c.sharing > 1);
+    let (ranks, nodes) = places(args, ranks, per_node, shared)?;
+    let mesh = mesh_of(mesh, ranks)?;
     let (accounting, accounting_name) = match (args.accounting, &wanted) {
         (None, Some(w)) => w.accounting,
         (None | Some(AccountingName::Mixed), _) => (Accounting::MIXED, "mixed"),
@@ -186,8 +169,11 @@ fn job(args: &EstimateArgs) -> Result<Job> {
         accumulation.micro_batches = g;
     }
     let mut job = Job {
-        mesh,
-        part: None,
+        spread: Spread {
+            nodes,
+            mesh,
+            part: None,
+        },
         name,
         params,
         units,
@@ -196,7 +182,6 @@ fn job(args: &EstimateArgs) -> Result<Job> {
         accounting,
         accounting_name,
         ranks,
-        nodes,
         device,
         device_label: label
             .or(device.map(|d| d.name.to_string()))
@@ -220,10 +205,48 @@ fn job(args: &EstimateArgs) -> Result<Job> {
             .or(device.map(|d| d.sustained))
             .unwrap_or(0.0),
     };
-    if cut::is_cut(&job.mesh) {
-        job.part = job.fullest(parts);
+    if cut::is_cut(&job.spread.mesh) {
+        job.spread.part = job.fullest(parts);
     }
     Ok(job)
+}
+
+/// Ranks and nodes, of which `ranks` are asked for and a node has `per_node`; ranks that share a device are on one machine.
+fn places(
+    args: &EstimateArgs,
+    ranks: Option<u64>,
+    per_node: u64,
+    shared: bool,
+) -> Result<(u64, u64)> {
+    let (ranks, nodes) = match (ranks, args.nodes) {
+        (Some(r), Some(n)) if args.ranks.is_some() || args.ranks_per_node.is_some() => (r, n),
+        (_, Some(n)) => (n * per_node, n),
+        // Ranks that share a device are on one machine.
+        (Some(r), None) if shared => (r, 1),
+        (Some(r), None) => (r, r.div_ceil(per_node)),
+        (None, None) => (1, 1),
+    };
+    if nodes > ranks {
+        return Err(CliError::refused(
+            format!("--nodes {nodes}: more nodes than the {ranks} ranks"),
+            "give more --ranks, or fewer nodes",
+        ));
+    }
+    Ok((ranks, nodes))
+}
+
+/// The mesh of the config where it has so many ranks, else one of data-parallel ranks.
+fn mesh_of(config: Option<Topology>, ranks: u64) -> Result<Topology> {
+    match config {
+        Some(mesh) if u64::from(mesh.world_size()) == ranks => Ok(mesh),
+        Some(mesh) if cut::is_cut(&mesh) => {
+            let world = mesh.world_size();
+            let why = format!("{ranks} ranks, and the config's mesh has {world}");
+            Err(CliError::refused(why, "give --ranks instead of --nodes"))
+        }
+        _ => Topology::new(&[(Axis::Dp, u32::try_from(ranks).unwrap_or(u32::MAX))])
+            .map_err(|e| CliError::refused(format!("{}: {}", e.key, e.what), e.fix)),
+    }
 }
 
 impl Job {
@@ -234,17 +257,17 @@ impl Job {
 
     /// Ranks that see other tokens, over which ZeRO shards.
     fn data_ranks(&self) -> u64 {
-        self.mesh.size(AxisSet::DATA).into()
+        self.spread.mesh.size(AxisSet::DATA).into()
     }
 
     /// Units of which a rank has something: those of its stage, cut over `mesh.tp`.
     fn units_here(&self) -> &[u64] {
-        self.part.as_ref().map_or(&self.units, |p| &p.units)
+        self.spread.part.as_ref().map_or(&self.units, |p| &p.units)
     }
 
     /// Parameters of a rank before ZeRO shards them.
     fn here(&self) -> u64 {
-        let part = self.part.as_ref();
+        let part = self.spread.part.as_ref();
         part.map_or(self.params, |p| p.units.iter().sum())
     }
 
@@ -259,8 +282,8 @@ impl Job {
 
     /// Activations that a rank keeps: of the layers of its stage and the micro-batches in flight there, cut over `mesh.tp`.
     fn activations_of(&self, shape: &Shape, batch: u64, keep: ActivationCase) -> u64 {
-        let tp = u64::from(self.mesh.length(Axis::Tp));
-        let Some(part) = &self.part else {
+        let tp = u64::from(self.spread.mesh.length(Axis::Tp));
+        let Some(part) = &self.spread.part else {
             return activation_total(shape, batch, tp, false, keep) as u64;
         };
         let shape = Shape {
@@ -276,7 +299,7 @@ impl Job {
     fn fullest(&mut self, parts: Vec<Part>) -> Option<Part> {
         let stage = self.asked.0.and_then(|s| ZeroStage::from_number(s.into()));
         let mut bytes = |part: &Part| {
-            self.part = Some(part.clone());
+            self.spread.part = Some(part.clone());
             let load = self.load(stage.unwrap_or(ZeroStage::Zero), Offload::NONE);
             ledger(&load).total(Tier::Device)
         };
@@ -301,7 +324,7 @@ impl Job {
 
     /// What one rank may use; what is not stated is not limited.
     fn machine(&self) -> Machine {
-        let per_node = self.ranks.div_ceil(self.nodes);
+        let per_node = self.ranks.div_ceil(self.spread.nodes);
         let part = |bytes: Option<u64>, none| bytes.map_or(none, |b| b / per_node);
         Machine {
             device: self.device_memory.unwrap_or(u64::MAX),

@@ -47,7 +47,7 @@ pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
         "teacher": (!job.teacher.is_empty()).then(|| json!({"params": job.teacher.iter().sum::<u64>(), "note": TEACHER})),
         "ranks": job.ranks,
         "mesh": mesh_figures(job),
-        "nodes": job.nodes,
+        "nodes": job.spread.nodes,
         "micro_batches": job.accumulation.micro_batches,
         "device": (!job.device_label.is_empty()).then_some(&job.device_label),
         "note": job.note,
@@ -85,16 +85,16 @@ pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
         "offload_traffic": offload_traffic(job, offload),
         "advice": advice(job, stage, offload, fits),
     });
-    if cut::is_cut(&job.mesh) {
+    if cut::is_cut(&job.spread.mesh) {
         out["traffic"] = json!(cut::by_axis(job, stage));
     }
     // A mesh that cuts the model is of this model.
-    if job.device_memory.is_some() && job.part.is_none() {
+    if job.device_memory.is_some() && job.spread.part.is_none() {
         out["largest"] = largest_figures(job, offload);
     }
     if args.time {
         out["time"] = time_figures(job, &out["offload_traffic"]);
-        if job.part.is_none() {
+        if job.spread.part.is_none() {
             out["scaling"] = scaling_figures(job);
         }
     }
@@ -103,10 +103,10 @@ pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
 
 /// What the mesh cuts, and what a rank of its fullest stage has.
 fn mesh_figures(job: &Job) -> Value {
-    let Some(part) = &job.part else {
+    let Some(part) = &job.spread.part else {
         return Value::Null;
     };
-    let length = |a| job.mesh.length(a);
+    let length = |a| job.spread.mesh.length(a);
     json!({
         "tp": length(Axis::Tp), "pp": length(Axis::Pp), "cp": length(Axis::Cp), "dp": length(Axis::Dp),
         "params_on_a_rank": job.here(), "layers_on_a_rank": part.layers, "micro_batches_in_flight": part.in_flight,
@@ -263,6 +263,74 @@ fn on(job: &Job) -> String {
     }
 }
 
+/// The axes of a mesh that cuts the model, and what a rank has of it.
+fn mesh_line(o: &mut String, ranks: u64, part: &Value) -> std::fmt::Result {
+    if part.is_null() {
+        return Ok(());
+    }
+    let long = ["pp", "dp", "cp", "tp"].map(|a| (a, f(&part[a])));
+    let long = long.iter().filter(|(_, n)| *n > 1.0);
+    let axes: Vec<String> = long.map(|(a, n)| format!("{a} {n}")).collect();
+    writeln!(
+        o,
+        "\n{} ranks, {}: a rank{} has {} layers and {} of the parameters; ZeRO shards over dp",
+        ranks,
+        axes.join(" x "),
+        if f(&part["pp"]) > 1.0 {
+            " of the fullest stage"
+        } else {
+            ""
+        },
+        f(&part["layers_on_a_rank"]),
+        show_count(f(&part["params_on_a_rank"]))
+    )
+}
+
+/// What a rank sends over each axis of such a mesh, by which link.
+fn traffic_lines(o: &mut String, rows: &Value) -> std::fmt::Result {
+    for (k, a) in list(rows).iter().enumerate() {
+        if k == 0 {
+            writeln!(o, "\ntraffic of a step: bytes that a rank sends")?;
+        }
+        let axis = format!("{} ({} ranks)", s(&a["axis"]), f(&a["ranks"]));
+        let link = match (a["link"].as_str(), a["seconds"].as_f64()) {
+            (Some(link), Some(t)) => format!(", {link} {t:.3} s"),
+            _ => String::new(),
+        };
+        writeln!(
+            o,
+            "  {axis:<18} {:>12}{link}   = {}",
+            size(&a["bytes"]),
+            s(&a["formula"])
+        )?;
+    }
+    Ok(())
+}
+
+/// Whether the job fits, and where.
+fn fits_line(o: &mut String, job: &Job, l: &Value) -> std::fmt::Result {
+    match l["fits"].as_bool() {
+        Some(true) => writeln!(
+            o,
+            "fits: yes, on {}{}",
+            match (job.spread.nodes, job.ranks) {
+                (1, 1) => "1 rank".to_string(),
+                (1, n) => format!("1 node of {n} ranks"),
+                (n, ranks) => format!("{n} nodes of {} ranks", ranks.div_ceil(n)),
+            },
+            on(job)
+        )?,
+        Some(false) => writeln!(
+            o,
+            "fits: no, the {} is too small{}",
+            s(&l["overflow"]),
+            on(job)
+        )?,
+        None => {}
+    }
+    Ok(())
+}
+
 fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::Result {
     let shape = job.shape;
     writeln!(
@@ -302,24 +370,7 @@ fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::
     }
     let n = job.data_ranks();
     let part = &v["mesh"];
-    if !part.is_null() {
-        let long = ["pp", "dp", "cp", "tp"].map(|a| (a, f(&part[a])));
-        let long = long.iter().filter(|(_, n)| *n > 1.0);
-        let axes: Vec<String> = long.map(|(a, n)| format!("{a} {n}")).collect();
-        writeln!(
-            o,
-            "\n{} ranks, {}: a rank{} has {} layers and {} of the parameters; ZeRO shards over dp",
-            job.ranks,
-            axes.join(" x "),
-            if f(&part["pp"]) > 1.0 {
-                " of the fullest stage"
-            } else {
-                ""
-            },
-            f(&part["layers_on_a_rank"]),
-            show_count(f(&part["params_on_a_rank"]))
-        )?;
-    }
+    mesh_line(o, job.ranks, part)?;
     writeln!(
         o,
         "\nstates on each of {n} {}rank{}",
@@ -392,41 +443,8 @@ fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::
             None => writeln!(o)?,
         }
     }
-    match l["fits"].as_bool() {
-        Some(true) => writeln!(
-            o,
-            "fits: yes, on {}{}",
-            match (job.nodes, job.ranks) {
-                (1, 1) => "1 rank".to_string(),
-                (1, n) => format!("1 node of {n} ranks"),
-                (n, ranks) => format!("{n} nodes of {} ranks", ranks.div_ceil(n)),
-            },
-            on(job)
-        )?,
-        Some(false) => writeln!(
-            o,
-            "fits: no, the {} is too small{}",
-            s(&l["overflow"]),
-            on(job)
-        )?,
-        None => {}
-    }
-    for (k, a) in list(&v["traffic"]).iter().enumerate() {
-        if k == 0 {
-            writeln!(o, "\ntraffic of a step: bytes that a rank sends")?;
-        }
-        let axis = format!("{} ({} ranks)", s(&a["axis"]), f(&a["ranks"]));
-        let link = match (a["link"].as_str(), a["seconds"].as_f64()) {
-            (Some(link), Some(t)) => format!(", {link} {t:.3} s"),
-            _ => String::new(),
-        };
-        writeln!(
-            o,
-            "  {axis:<18} {:>12}{link}   = {}",
-            size(&a["bytes"]),
-            s(&a["formula"])
-        )?;
-    }
+    fits_line(o, job, l)?;
+    traffic_lines(o, &v["traffic"])?;
     let t = &v["offload_traffic"];
     if f(&t["device_to_host"]) > 0.0 {
         writeln!(

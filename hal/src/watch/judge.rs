@@ -428,7 +428,9 @@ pub(super) fn message(views: &[View], key: u64, from: u32, to: u32, seq: u64) ->
     // What has come behind the message before, whenever that was sent earlier: who asks for something else leaves the order.
     let usual = || {
         // Both ends have it: it is the first difference, and not the first that is remembered.
-        let before = sends.get(&(seq - 1)).filter(|_| recvs.contains_key(&(seq - 1)))?;
+        let before = sends
+            .get(&(seq - 1))
+            .filter(|_| recvs.contains_key(&(seq - 1)))?;
         let same = |o: &CollectiveRecord| o.print().message() == before.print().message();
         let mut earlier = sends.range(..seq - 1).rev();
         let (n, _) = earlier.find(|(_, o)| same(o))?;

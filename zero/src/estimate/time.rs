@@ -1,6 +1,7 @@
 //! Floating-point operations of a step, and how long a machine takes for them.
 
 use super::Shape;
+use crossweave_plan::axes::{AxisSet, Topology};
 
 /// Operations of one optimizer step of a batch of sequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,6 +70,21 @@ pub struct Profile {
     pub host: f64,
     /// Ranks of a node.
     pub ranks_per_node: u64,
+}
+
+impl Profile {
+    /// Whether every group over these axes lies within a node, whose ranks follow one another in the mesh's order.
+    pub fn within_node(&self, mesh: &Topology, axes: AxisSet) -> bool {
+        mesh.reach(axes) <= self.ranks_per_node
+    }
+
+    /// Bytes a second of a rank to the others of its group over these axes.
+    pub fn rate(&self, mesh: &Topology, axes: AxisSet) -> f64 {
+        match self.within_node(mesh, axes) {
+            true => self.link,
+            false => self.network,
+        }
+    }
 }
 
 const GIB: u64 = 1 << 30;
