@@ -23,6 +23,7 @@ const ENGINE: &str = "jinja 1\n";
 /// A template and the special tokens that it may use.
 pub(crate) struct ChatTemplate {
     template: Template,
+    source: String,
     tokens: BTreeMap<String, String>,
     path: PathBuf,
     identity: String,
@@ -92,6 +93,7 @@ impl ChatTemplate {
         })?;
         Ok(ChatTemplate {
             template,
+            source: source.to_string(),
             tokens,
             path,
             identity: hex(&digest.finalize()),
@@ -103,10 +105,15 @@ impl ChatTemplate {
         &self.identity
     }
 
-    /// The token that ends a text, and with many models a turn.
-    pub(crate) fn end_token(&self) -> Option<&str> {
-        let token = self.tokens.get("eos_token")?;
-        Some(token.as_str()).filter(|t| !t.is_empty())
+    /// A special token by its name, as `bos_token`.
+    pub(crate) fn token(&self, name: &str) -> Option<&str> {
+        self.tokens.get(name).map(String::as_str)
+    }
+
+    /// A template of another source with the same special tokens; `None` where it does not compile.
+    pub(crate) fn with_source(&self, edit: impl Fn(&str) -> Option<String>) -> Option<ChatTemplate> {
+        let source = edit(&self.source)?;
+        Self::compile(self.path.clone(), &source, self.tokens.clone()).ok()
     }
 
     /// Whether it says itself what the assistant writes.
