@@ -285,3 +285,30 @@ fn a_vocabulary_smaller_than_the_tokenizers_is_refused() {
         s.refused(&args, &["48", "256", "fix:"], &["run"]);
     }
 }
+
+/// Values of any length stand in a config.json; a message quotes the beginning and the end of what is long.
+#[test]
+fn messages_stay_short_whatever_a_config_holds() {
+    let s = Scratch::new();
+    std::fs::create_dir(s.path("model")).unwrap();
+    let weights = oracle("llama-mha-tied").join("model/model.safetensors");
+    std::fs::copy(weights, s.path("model/model.safetensors")).unwrap();
+    let whole = config("llama-mha-tied");
+    let long = "ab\u{e4}".repeat(7000);
+    let deep = json!({"a": vec![long.as_str(); 3]});
+    let mut refused = 0;
+    for key in whole.as_object().unwrap().keys() {
+        for value in [json!(long), json!([long]), deep.clone()] {
+            let mut config = whole.clone();
+            config[key] = value;
+            s.write("model/config.json", config.to_string());
+            let done = s.run(&[
+                "generate", "--model", "model", "--prompt", "a", "--tokens", "1",
+            ]);
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(said.len() < 3000, "{key}: {} bytes", said.len());
+            refused += usize::from(said.contains(key.as_str()));
+        }
+    }
+    assert!(refused > 20, "{refused}");
+}

@@ -343,6 +343,11 @@ fn what_was_in_a_folder_is_never_written_over() {
         &["metrics.jsonl", "owner.lock"],
     );
     assert!(std::fs::read(s.path("config.json")).unwrap() == config);
+    // The root, by whatever path.
+    for root in ["/", "//", "/tmp/..", "../../../../../../../../../../.."] {
+        let args = ["train", "config.json", "--out", root];
+        s.refused(&args, &["is the root of the file system", "--out"], &[]);
+    }
     // Other files are no hindrance: a folder made for the run and its own logs.
     std::fs::create_dir(s.path("logs")).unwrap();
     s.write("logs/out.txt", "log");
