@@ -2,6 +2,8 @@
 
 use crate::common;
 use common::{Scratch, same};
+use serde_json::{Value, json};
+use std::path::Path;
 
 /// Arguments of a short run with settings.
 fn train<'a>(out: &'a str, ranks: &'a str, sets: &[&'a str]) -> Vec<&'a str> {
@@ -96,4 +98,44 @@ fn an_infinity_is_told_with_rank_layer_and_op() {
         &["run.find_nan=true"],
         &["named/model"],
     );
+}
+
+/// Some products take several parameters at once. The one that holds the NaN is named, and none beside it.
+#[test]
+fn the_parameter_that_is_not_finite_is_named_and_no_other() {
+    let s = Scratch::new();
+    let oracle = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/oracles/llama-mha-tied");
+    let bytes = std::fs::read(oracle.join("model/model.safetensors")).unwrap();
+    std::fs::create_dir(s.path("model")).unwrap();
+    let config = std::fs::read(oracle.join("model/config.json")).unwrap();
+    s.write("model/config.json", config);
+    s.write(
+        "nan.json",
+        json!({
+            "model": {"hf": "model"}, "data": {"tokens": oracle.join("train.safetensors"), "key": "input_ids"},
+            "optimizer": {"type": "SGD", "params": {"lr": 0.0}},
+            "run": {"steps": 1, "threads_per_rank": 1, "find_nan": true, "generate": {"tokens": 0}},
+        })
+        .to_string(),
+    );
+    let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..start]).unwrap();
+    let all = header.as_object().unwrap().iter();
+    let mut seen = 0;
+    for (name, info) in all.filter(|(n, _)| n.contains(".layers.1.") || n.contains("norm")) {
+        let at = |i: usize| start + info["data_offsets"][i].as_u64().unwrap() as usize;
+        let mut bytes = bytes.clone();
+        // One value, in the middle.
+        let middle = (at(0) + at(1)) / 8 * 4;
+        bytes[middle..middle + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+        s.write("model/model.safetensors", bytes);
+        for more in [&[][..], &["--ranks", "2", "--set", "mesh.tp=2"]] {
+            let args = [&["train", "nan.json", "--out", "out"][..], more].concat();
+            let said = s.refused(&args, &[&format!("(parameter {name})")], &["out/model"]);
+            assert_eq!(said.matches("parameter").count(), 1, "{name}: {said}");
+            std::fs::remove_dir_all(s.path("out")).unwrap();
+        }
+        seen += 1;
+    }
+    assert!(seen > 9, "{seen}");
 }

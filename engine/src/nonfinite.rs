@@ -2,8 +2,8 @@
 //! step, unit, op and operand, in the same sentence on all ranks.
 //!
 //! A rank that has found something goes on to the end of the step, because the others wait for it there; then all ranks exchange what
-//! they found, and the earliest step of the plan wins, at the lowest rank; between pipeline stages, whose plans count differently, the
-//! earliest in the order in which values flow. The run is then over: its parameters hold the value.
+//! they found, and the earliest launch of the earliest step of the plan wins, at the lowest rank; between pipeline stages, whose plans count
+//! differently, the earliest in the order in which values flow. The run is then over: its parameters hold the value.
 
 use crossweave_tensor::Probe;
 use std::sync::Arc;

@@ -2,10 +2,14 @@
 
 use super::Trainer;
 use crate::error::{Error, Result};
+use crossweave_hal::DType;
 use crossweave_mesh::AxisSet;
 use crossweave_plan::{Step, StepKind};
 use crossweave_tensor::{Finding, NonFinite, Tensor};
 use std::sync::Arc;
+
+/// Bits of a finding's place that are the launch within its step of the plan; with those of the step they are exact as f64.
+const LAUNCHES: u32 = 16;
 
 /// Bytes of a sentence that travel to the other ranks.
 const SENTENCE: usize = 1000;
@@ -40,7 +44,8 @@ impl Trainer {
             return;
         }
         let text = self.sentence(step, &finding);
-        let place = self.place(step);
+        // Ranks that share a layer see each other's values in the same step of the plan.
+        let place = self.place(step) << LAUNCHES | (finding.launch as u64).min((1 << LAUNCHES) - 1);
         if let Some(w) = &mut self.diagnostics.watch {
             w.found = Some((place, text));
         }
@@ -105,27 +110,16 @@ impl Trainer {
         )
     }
 
-    /// An operand in words: its name in the op, shape, type and counts, and the parameter it belongs to, if it does.
+    /// An operand in words: its name in the op, shape, type and counts, and the parameters it belongs to, if it does.
     fn operand(&self, unit: Option<usize>, o: &NonFinite) -> String {
         let t = &o.tensor;
-        let inside = |p: &Tensor| {
-            let from = p.offset();
-            Arc::ptr_eq(p.buffer(), t.buffer()) && (from..from + p.extent()).contains(&t.offset())
-        };
         let units = match unit {
             Some(u) => std::iter::once(u)
                 .chain(self.blocks.units[u].borrowed.iter().map(|(o, _)| *o))
                 .collect(),
             None => (0..self.blocks.units.len()).collect::<Vec<_>>(),
         };
-        let named = units.iter().find_map(|u| {
-            let params = self.state.params(*u);
-            let whole = self.whole_params(*u);
-            let i = whole.and_then(|view| (0..params.len()).position(|i| inside(&view(i))));
-            let parameter = i.map(|i| ("parameter", i));
-            let (what, i) = parameter.or_else(|| Some(("gradient of", self.grad_at(*u, t)?)))?;
-            Some(format!(" ({what} {})", params.get(i)?.name))
-        });
+        let named = units.iter().find_map(|u| self.parameters(*u, t));
         let (dims, dtype) = (t.shape(), t.dtype().name());
         format!(
             "{}{} {dims:?} {dtype} with {} of {} values NaN or infinite",
@@ -134,6 +128,41 @@ impl Trainer {
             o.values,
             t.numel()
         )
+    }
+
+    /// The parameters of unit `u` that a tensor holds, or holds gradients of. One product may take several that lie side by side: then they are
+    /// those that are not finite.
+    fn parameters(&self, u: usize, t: &Tensor) -> Option<String> {
+        let params = self.state.params(u);
+        let of = |what: &str, parts: Vec<(usize, Tensor)>| {
+            let bad = |part: &Tensor| {
+                let values = self.host_values(part);
+                values.is_ok_and(|v| v.iter().any(|x| !x.is_finite()))
+            };
+            let all = parts.len() > 1;
+            let mut blamed: Vec<usize> = parts
+                .iter()
+                .filter(|(_, part)| !all || bad(part))
+                .map(|(i, _)| *i)
+                .collect();
+            if blamed.is_empty() {
+                blamed = parts.iter().map(|(i, _)| *i).collect();
+            }
+            let names = blamed.iter().filter_map(|i| params.get(*i));
+            let names: Vec<String> = names.map(|p| p.name.to_string()).collect();
+            (!names.is_empty()).then(|| format!(" ({what} {})", names.join(", ")))
+        };
+        let (from, to) = (t.offset(), t.offset() + t.extent());
+        let meets = |p: &Tensor| {
+            let here = p.offset()..p.offset() + p.extent();
+            Arc::ptr_eq(p.buffer(), t.buffer()) && here.start < to && from < here.end
+        };
+        let whole = self.whole_params(u);
+        let parts = whole.map_or(vec![], |view| {
+            let all = (0..params.len()).map(|i| (i, view(i)));
+            all.filter(|(_, p)| meets(p)).collect()
+        });
+        of("parameter", parts).or_else(|| of("gradient of", self.gradients_at(u, t)))
     }
 
     /// The end of a step: the earliest finding of all ranks, as an error on all of them.
@@ -172,13 +201,23 @@ impl Trainer {
         ))
     }
 
-    /// The parameter of unit `u` whose whole gradient lies where this tensor does.
-    fn grad_at(&self, u: usize, t: &Tensor) -> Option<usize> {
+    /// The parameters of unit `u` whose whole gradients lie where this tensor does, with the part of it that is theirs.
+    fn gradients_at(&self, u: usize, t: &Tensor) -> Vec<(usize, Tensor)> {
         let buffer = |m: &crossweave_program::MemId| self.machine.buffer(*m);
         let mut all = self.lowered.memory.grads[u].iter().filter_map(buffer);
-        all.find(|b| Arc::ptr_eq(b, t.buffer()))?;
-        let element = t.offset() / 4;
-        let mut params = self.state.table(u).params.iter();
-        params.position(|p| !p.base && p.range.contains(&element))
+        if all.all(|b| !Arc::ptr_eq(b, t.buffer())) {
+            return vec![];
+        }
+        let (from, to) = (t.offset() / 4, (t.offset() + t.extent()) / 4);
+        let params = self.state.table(u).params.iter().enumerate();
+        let meets = params.filter_map(|(i, p)| {
+            let part = p.range.start.max(from)..p.range.end.min(to);
+            (!p.base && part.start < part.end).then(|| {
+                let at = 4 * part.start;
+                let n = [part.end - part.start];
+                (i, Tensor::dense(t.buffer().clone(), at, n, DType::F32))
+            })
+        });
+        meets.collect()
     }
 }
