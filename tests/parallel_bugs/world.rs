@@ -270,8 +270,8 @@ fn process(p: Program, family: &str) {
     let store = store.expect("the processes meet");
     late.bind(store.clone());
     let process_map = ProcessMap::single(place.rank, place.world);
-    let host = HostName::named("localhost");
-    let board = checker_state(&store, &process_map, &host, MEETING).expect("a board");
+    let near = HostName::named("localhost");
+    let board = checker_state(&store, &process_map, &near, MEETING).expect("a board");
     crash::guard(&format!("rank {}", place.rank), "more memory");
     let raw = RawPlugin::from_static::<CpuBackend>(&host).expect("the back end");
     let plugin = Plugin::new(raw).with_checker(&board);
