@@ -118,6 +118,15 @@ pub enum Command {
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
+    /// Print the manual page of a command, or of all
+    #[command(
+        after_help = "Examples:\n  crossweave man | man -l -\n  crossweave man train | man -l -\n  crossweave man config check > /usr/local/share/man/man1/crossweave-config-check.1"
+    )]
+    Man {
+        /// The command, e.g. `config check`; without it, crossweave itself
+        #[arg(value_name = "COMMAND")]
+        command: Vec<String>,
+    },
     /// A child of `conform`
     #[command(hide = true)]
     ConformChild {
@@ -392,6 +401,12 @@ pub struct TrainArgs {
     /// Write a timeline of all ranks for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
+    /// Print warnings and errors only: no bar, no lines of steps, no closing table
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Print a line for every step
+    #[arg(short, long)]
+    pub verbose: bool,
 }
 
 /// Flags of `explore`.

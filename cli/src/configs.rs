@@ -1,13 +1,13 @@
 //! `crossweave config`: check, schema, explain.
 
 use crate::args::ConfigAction;
+use crate::check::check;
 use crate::error::{CliError, Result};
+use crate::found;
+use crate::hub;
 use crate::say::say;
 use crate::width::columns;
-use crate::{hub, model, objective, source};
-use crossweave_checkpoint::{PublicKey, SecretKey};
-use crossweave_config::{Config, Model, explain_key, json_schema, keys, reference, split_set};
-use crossweave_data::Remark;
+use crossweave_config::{Config, explain_key, json_schema, keys, reference, split_set};
 use crossweave_files as files;
 use std::path::Path;
 
@@ -17,7 +17,8 @@ use std::path::Path;
 /// A file that cannot be read; everything that is wrong in it; a model that is not in the cache.
 pub fn load(path: &Path, sets: &[String]) -> Result<Config> {
     let mut config = read(path, sets)?;
-    hub::pin(&mut config)?;
+    let pinned = hub::pin(&mut config);
+    found::at(&config, "model", pinned)?;
     Ok(config)
 }
 
@@ -32,33 +33,6 @@ pub fn read(path: &Path, sets: &[String]) -> Result<Config> {
         .collect::<std::result::Result<Vec<_>, _>>()?;
     let text = files::read(path, files::TEXT).map_err(CliError::io("read the config", path))?;
     Ok(Config::load(&path.display().to_string(), text, &sets)?)
-}
-
-/// Opens what the config names, as far as headers go: the model's folder, whose names and shapes must be the model's, the tokenizer, the
-/// data, the keys of signatures. Nothing is written. What is remarkable about model and data comes back.
-fn files_of(config: &Config) -> Result<Vec<Remark>> {
-    let s = &config.settings;
-    let (mut opened, mut told) = (None, vec![]);
-    if let Some(m @ Model::Hf(_)) = &s.model {
-        let source = model::of_config(m, None)?;
-        told.extend(source.remarks());
-        opened = Some(source.spec);
-    }
-    if let Some(data) = &s.data {
-        let mut spec = source::spec(data, s.model.as_ref())?;
-        if let Some(opened) = &opened {
-            spec.model_vocab = Some(opened.model().vocab as usize);
-            spec.objective = objective::of(data, s.model.as_ref(), Some(opened))?;
-        }
-        told.extend(crossweave_data::check(&spec)?);
-    }
-    if let Some(key) = &s.checkpoint.sign_key {
-        SecretKey::read(key.as_ref())?;
-    }
-    if let Some(key) = &s.checkpoint.trust_key {
-        PublicKey::read(key.as_ref())?;
-    }
-    Ok(told)
 }
 
 /// One key, all keys of a config, or all keys there are.
@@ -116,15 +90,12 @@ pub fn run(action: ConfigAction) -> Result<()> {
             sets,
             no_files,
         } => {
-            let config = match no_files {
-                true => read(&config, &sets)?,
-                false => load(&config, &sets)?,
+            let config = read(&config, &sets)?;
+            let ranks = config.ranks(ranks.map(u64::from));
+            let text = match no_files {
+                true => config.check(ranks)?,
+                false => check(config, ranks)?,
             };
-            let mut text = config.check(config.ranks(ranks.map(u64::from)))?;
-            if !no_files {
-                let remarks = files_of(&config)?;
-                text.extend(remarks.iter().map(|r| format!("{r}\n")));
-            }
             say!("{}", text.trim_end());
         }
         ConfigAction::Schema => say!("{}", json_schema().trim_end()),

@@ -8,6 +8,7 @@ mod adapter;
 mod args;
 mod backend;
 mod backends;
+mod check;
 mod checkpoints;
 mod companions;
 mod completions;
@@ -19,11 +20,13 @@ mod error;
 mod estimate;
 mod explain;
 mod flight;
+mod found;
 mod generate;
 mod handshake;
 mod hub;
 mod infer;
 mod layers;
+mod man;
 mod mesh;
 mod model;
 mod moment;
@@ -140,6 +143,7 @@ fn run(command: Command) -> Result<()> {
         Command::Checkpoint { action } => checkpoints::run(action),
         Command::Conform(a) => conform::run(&a),
         Command::Completions { shell } => completions::run(shell),
+        Command::Man { command } => man::run(&command),
         Command::ConformChild { job } => conform::child(&job),
     }
 }

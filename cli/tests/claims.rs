@@ -221,7 +221,7 @@ END
     },
     Claim {
         place: DEEPSPEED,
-        says: "steps between printed lines, as run.log_every, which wins",
+        says: "steps between lines of the log on a plain terminal; run.log_every, where it is given, wins",
         run: "crossweave train config.json --out every --set steps_per_print=4",
         shows: &["step      4/8  loss", "step      8/8  loss"],
     },
@@ -278,7 +278,7 @@ END
                 gzip -dc part-0.json.gz > part-0.jsonl
                 for f in part-0.json.gz part-0.jsonl; do crossweave train config.json --out $f.run --steps 1 --set data.train=$f > $f.log; done
                 grep -o 'loss  *[0-9.]* (step 1)' *.log | cut -d: -f2 | uniq -c
-                printf '{\n "name": "settings, and not a row of any text"\n}\n' > settings.json
+                printf '{\n "name": "settings, and not a row of any text", "more": "%0300d"\n}\n' 0 > settings.json
                 crossweave config check config.json --set data.train=settings.json
                 printf 'text,label\n"a, b",1\n' > table.csv
                 ! crossweave config check config.json --set data.train=table.csv --set data.field=body

@@ -688,6 +688,33 @@ fn gradients_travel_as_the_config_says() {
     }
 }
 
+/// The sum over two ranks is twice the mean, with accumulation too: by SGD half the rate takes the same steps, to the bit.
+#[test]
+fn summed_gradients_take_the_steps_of_a_larger_rate() {
+    let s = Scratch::new();
+    let train = |out: &str, stage: &str, lr: &str, op: &str| {
+        let set = |key: &str, value: &str| ["--set".to_string(), format!("{key}={value}")];
+        let optimizer = format!(r#"{{"type": "SGD", "params": {{"lr": {lr}}}}}"#);
+        let sets = [
+            set("optimizer", &optimizer),
+            set("scheduler", "null"),
+            set("gradient_clipping", "0"),
+            set("zero_optimization.stage", stage),
+            set("gradient_allreduce_op", op),
+        ];
+        let sets = sets.concat();
+        let mut args = vec!["train", "config.json", "--ranks", "2", "--out", out];
+        args.extend(sets.iter().map(String::as_str));
+        s.ok(&args);
+        model_bytes(&s.path(out))
+    };
+    for stage in ["0", "2"] {
+        let mean = train(&format!("mean{stage}"), stage, "0.5", "mean");
+        let sum = train(&format!("sum{stage}"), stage, "0.25", "sum");
+        assert!(mean == sum, "stage {stage}");
+    }
+}
+
 /// Optimizers and parameter groups from the config: every one trains, is killed and goes on to the same bits.
 #[test]
 fn every_optimizer_trains_and_resumes() {

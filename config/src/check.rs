@@ -1,16 +1,20 @@
 //! Holds a parsed file against the tables: every key known, every value of its type and range,
 //! every default filled in; all problems collected.
 
+mod typed;
+
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Number, Value};
 
+use crate::asks::asks_nothing;
 use crate::deepspeed::is_remark;
 use crate::error::{At, Problem, SHOWN};
 use crate::json::{Json, Member, Node};
-use crate::schema::{Default, Field, Form, Forms, Kind, Range, Source, Table, Typed};
+use crate::schema::{Default, Field, Form, Forms, Kind, Range, Source, Table};
 use crate::suggest::{distance, known_word, nearest};
 use crate::table_run::ROOT;
+use crate::unused::Unused;
 
 /// One resolved key, for `config explain`.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +43,8 @@ pub struct Checked {
     pub errors: Vec<Problem>,
     /// Where each given key stands, by dotted path.
     pub places: BTreeMap<String, At>,
+    /// DeepSpeed's own file says nothing of clipping.
+    pub unclipped: Option<Problem>,
     /// Path and value of each `"auto"` that only the Trainer's arguments could fill in.
     pub taken: Vec<(String, String)>,
 }
@@ -77,24 +83,38 @@ pub fn check(file: &str, root: &Node) -> Checked {
             warnings: Vec::new(),
             errors: Vec::new(),
             places: BTreeMap::new(),
+            unclipped: None,
             taken: Vec::new(),
         },
         listed: false,
         deepspeed: is_deepspeeds(root),
+        trainers: leaves_to_the_trainer(root),
+        unused: Unused::of(root),
     };
     if let Some(map) = walk.section(&ROOT, Some(root), "") {
         walk.out.value = Value::Object(map);
     }
+    walk.out.unclipped = walk.unclipped();
     walk.out
 }
+
+/// Sections that are this project's.
+const OWN: [&str; 7] = [
+    "model",
+    "data",
+    "mesh",
+    "run",
+    "collectives",
+    "faults",
+    "distill",
+];
 
 /// Whether no key of the file itself is this project's.
 fn is_deepspeeds(root: &Node) -> bool {
     let Json::Object(members) = &root.value else {
         return false;
     };
-    let own = ["model", "data", "mesh", "run", "collectives", "faults"];
-    let mut ours = members.iter().filter(|m| own.contains(&m.key.as_str()));
+    let mut ours = members.iter().filter(|m| OWN.contains(&m.key.as_str()));
     !ours.any(|m| matches!(m.at, At::File { .. }))
 }
 
@@ -105,6 +125,26 @@ struct Walk<'a> {
     listed: bool,
     /// Whether the file is DeepSpeed's own: it holds neither model nor data nor run, which `--set` or a caller lays over it.
     deepspeed: bool,
+    /// Whether the Trainer was to fill in the file.
+    trainers: bool,
+    /// Numbers that nothing reads.
+    unused: Unused,
+}
+
+/// Whether the file leaves a value of DeepSpeed's to the Hugging Face Trainer.
+fn leaves_to_the_trainer(root: &Node) -> bool {
+    fn any(value: &Json) -> bool {
+        match value {
+            Json::Text(text) => text == "auto",
+            Json::Object(members) => members.iter().any(|m| any(&m.node.value)),
+            _ => false,
+        }
+    }
+    let Json::Object(members) = &root.value else {
+        return false;
+    };
+    let theirs = members.iter().filter(|m| !OWN.contains(&m.key.as_str()));
+    theirs.into_iter().any(|m| any(&m.node.value))
 }
 
 fn join(path: &str, key: &str) -> String {
@@ -129,6 +169,17 @@ impl Walk<'_> {
     fn error(&mut self, at: &At, path: &str, what: impl Into<String>, fix: impl Into<String>) {
         let problem = self.problem(at, path, what.into(), fix.into());
         self.out.errors.push(problem);
+    }
+
+    /// DeepSpeed's own file leaves the clipping to a default that differs between versions of DeepSpeed.
+    fn unclipped(&self) -> Option<Problem> {
+        let key = "gradient_clipping";
+        let silent = self.deepspeed && !self.out.places.contains_key(key);
+        silent.then(|| {
+            let what = "not given: gradients are not clipped; DeepSpeed 0.19.8 clips their norm at 1 then, older versions did not";
+            let fix = "add \"gradient_clipping\": 1.0, or 0 for none";
+            self.problem(&At::Whole, key, what.into(), fix.into())
+        })
     }
 
     /// Checks an object; `None` node means "nothing given": defaults only.
@@ -173,7 +224,8 @@ impl Walk<'_> {
             if let Some(member) = given {
                 self.out.places.insert(path.clone(), member.node.at.clone());
             }
-            if let Some(value) = self.field(field, given, &path, overlay.as_ref(), &at) {
+            let value = self.field(field, given, &path, overlay.as_ref(), &at);
+            if let Some(value) = value.filter(|_| !foreign_only(&field.kind)) {
                 map.insert(field.key.to_string(), value);
             }
         }
@@ -258,6 +310,13 @@ impl Walk<'_> {
         let auto = given.is_some_and(|m| matches!(&m.node.value, Json::Text(t) if t == "auto"))
             && !matches!(field.kind, Kind::Text { .. } | Kind::Texts | Kind::Forms(_));
         let null = given.is_some_and(|m| m.node.value == Json::Null);
+        // A number that nothing reads may be any number.
+        let unread = |m: &&Member| {
+            matches!(m.node.value, Json::Number(_))
+                && self.unused.holds(path)
+                && !fits(&field.kind, &m.node.value)
+        };
+        let given = given.filter(|m| !unread(m));
         if let Some(member) = given.filter(|_| !auto && !null) {
             let from = match &member.node.at {
                 At::File { line, .. } => format!("line {line}"),
@@ -268,7 +327,7 @@ impl Walk<'_> {
             self.row(field, path, Some(&value), &from);
             return Some(value);
         }
-        if null && !matches!(field.default, Default::Absent) {
+        if null && !field.null_default && !matches!(field.default, Default::Absent) {
             let at = given.map_or(At::Whole, |m| m.node.at.clone());
             let fix = "remove the key to get the default";
             self.error(
@@ -281,7 +340,7 @@ impl Walk<'_> {
         }
         if auto
             && !field.auto_absent
-            && overlay.is_none()
+            && (overlay.is_none() || TRAINER.iter().any(|(key, _)| *key == path))
             && let Default::Json(text) = field.default
         {
             return self.trainer(field, path, text);
@@ -297,6 +356,9 @@ impl Walk<'_> {
             _ if auto && field.auto_absent => {
                 self.row(field, path, None, "auto");
                 return None;
+            }
+            (None, Default::Json(_)) if self.trainers && path == "optimizer" => {
+                ("auto".into(), typed::TRAINERS_OPTIMIZER.to_string())
             }
             (None, Default::Json(text)) => (DEFAULT.into(), (*text).to_string()),
             (None, Default::Absent) => {
@@ -351,20 +413,11 @@ impl Walk<'_> {
     }
 
     fn foreign(&mut self, field: &'static Field, member: &Member, path: &str, reason: &str) {
-        let off = match &member.node.value {
-            Json::Null | Json::Bool(false) => true,
-            Json::Object(members) => {
-                members.is_empty()
-                    || members.iter().any(|m| {
-                        let auto = m.node.value == Json::Text("auto".into());
-                        m.key == "enabled" && (auto || m.node.value == Json::Bool(false))
-                    })
-            }
-            Json::Text(text) => text == "auto",
-            Json::Number(n) => n.parse::<f64>().is_ok_and(|x| x <= 1.0),
-            _ => false,
+        let default = match field.default {
+            Default::Json(text) => text,
+            _ => "null",
         };
-        if off {
+        if asks_nothing(&member.node.value, default) {
             return;
         }
         let refused = matches!(field.kind, Kind::Refused(_));
@@ -375,7 +428,11 @@ impl Walk<'_> {
                 other => format!("known to {} but not available", other.name()),
             };
             let what = format!("{known}: {reason}");
-            self.error(&member.at, path, what, "remove the key or switch it off");
+            let fix = match default {
+                "true" => "remove the key, or set it to true",
+                _ => "remove the key or switch it off",
+            };
+            self.error(&member.at, path, what, fix);
         } else {
             let what = format!("has no effect here: {reason}");
             let fix = "it is safe to remove the key".into();
@@ -526,105 +583,12 @@ impl Walk<'_> {
         }
         Some(Value::Number(Number::from_f64(x)?))
     }
+}
 
-    fn typed(
-        &mut self,
-        typed: &'static Typed,
-        members: &[Member],
-        at: &At,
-        path: &str,
-        from: &str,
-    ) -> Option<Value> {
-        for member in members {
-            self.out
-                .places
-                .insert(join(path, &member.key), member.node.at.clone());
-            let extra = typed.extra.iter().map(|f| f.key);
-            let known: Vec<&str> = ["type", "params"].into_iter().chain(extra).collect();
-            if !is_remark(&member.key) && !known.contains(&member.key.as_str()) {
-                let fix = match nearest(&member.key, known.iter().copied()) {
-                    Some(near) => format!("did you mean {near:?}?"),
-                    None if typed
-                        .cases
-                        .iter()
-                        .any(|(_, t)| t.fields.iter().any(|f| f.key == member.key)) =>
-                    {
-                        format!("it belongs at {path}.params.{}", member.key)
-                    }
-                    None => match known_word(&member.key, path, &known) {
-                        Some(place) => format!("write it as {place}"),
-                        None => format!("valid keys here: {}", known.join(", ")),
-                    },
-                };
-                let path = join(path, &member.key);
-                if self.deepspeed && fix.starts_with("it belongs") {
-                    let what = format!(
-                        "unknown key {:?}, without effect here as in DeepSpeed",
-                        member.key
-                    );
-                    let warning = self.problem(&member.at, &path, what, fix);
-                    self.out.warnings.push(warning);
-                    continue;
-                }
-                self.error(
-                    &member.at,
-                    &path,
-                    format!("unknown key {:?}", member.key),
-                    fix,
-                );
-            }
-        }
-        let names = || typed.cases.iter().map(|(name, _)| *name);
-        let list = names().collect::<Vec<_>>().join(", ");
-        let type_path = join(path, "type");
-        let Some(name) = members.iter().find(|m| m.key == "type") else {
-            let fix = format!("add \"type\": one of {list}");
-            self.error(at, &type_path, "missing; it must be given", fix);
-            return None;
-        };
-        let Json::Text(word) = &name.node.value else {
-            let what = format!("wanted one of {list}, got {}", name.node.value.describe());
-            self.error(&name.node.at, &type_path, what, "write a name in quotes");
-            return None;
-        };
-        let Some((name, table)) = typed
-            .cases
-            .iter()
-            .find(|(n, _)| n.eq_ignore_ascii_case(word))
-        else {
-            let missing = typed.missing.iter().find(|n| n.eq_ignore_ascii_case(word));
-            let what = match missing {
-                Some(known) => format!("{known} is not yet available; available: {list}"),
-                None => format!("wanted one of {list}, got {word:?}"),
-            };
-            let fix = match nearest(word, names()).filter(|_| missing.is_none()) {
-                Some(near) => format!("did you mean {near:?}?"),
-                None => format!("use one of {list}"),
-            };
-            self.error(&name.node.at, &type_path, what, fix);
-            return None;
-        };
-        self.out.rows.push(Row {
-            path: type_path,
-            value: Value::from(*name).to_string(),
-            origin: from.to_string(),
-            doc: typed.doc,
-            source: Source::DeepSpeed.name(),
-        });
-        let params = members.iter().find(|m| m.key == "params").map(|m| &m.node);
-        let params = self.section(table, params, &join(path, "params"))?;
-        let mut map = Map::new();
-        map.insert("type".into(), Value::from(*name));
-        map.insert("params".into(), Value::Object(params));
-        for field in typed.extra {
-            let given = members.iter().find(|m| m.key == field.key);
-            let path = join(path, field.key);
-            if let Some(value) = self.field(field, given, &path, None, at) {
-                map.insert(field.key.to_string(), value);
-            }
-        }
-        Some(Value::Object(map))
-    }
+/// Whether it is a section of which no key is read.
+fn foreign_only(kind: &Kind) -> bool {
+    let foreign = |f: &Field| matches!(f.kind, Kind::Ignored(_) | Kind::Refused(_));
+    matches!(kind, Kind::Section(table) if table.fields.iter().all(foreign))
 }
 
 fn without_places(mut node: Node) -> Node {
@@ -644,6 +608,18 @@ fn without_places(mut node: Node) -> Node {
         _ => {}
     }
     node
+}
+
+/// Whether the number lies in the range of the kind.
+fn fits(kind: &Kind, value: &Json) -> bool {
+    let Json::Number(text) = value else {
+        return false;
+    };
+    match kind {
+        Kind::Int { min, max } => whole(text).is_some_and(|n| n >= *min && n <= *max),
+        Kind::Float(range) => text.parse().is_ok_and(|x| range.holds(x)),
+        _ => true,
+    }
 }
 
 /// A whole number, also when written as `5e8` or `4.0`.

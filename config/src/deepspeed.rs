@@ -50,8 +50,14 @@ const ZERO: &[Name] = &[
         "stage3_gather_16bit_weights_on_model_save",
         true,
     ),
+    Name("allgather_sequential", "stage3_allgather_sequential", false),
     Name("allgather_size", "allgather_bucket_size", true),
     Name("cpu_offload_param", "cpu_offload_params", true),
+];
+
+const TENSOR_PARALLEL: &[Name] = &[
+    Name("tensor_parallel", "tp", false),
+    Name("replace_with_kernel_inject", "kernel_inject", false),
 ];
 
 /// PEFT's `LoraConfig`.
@@ -83,6 +89,13 @@ pub fn translate(file: &str, root: &mut Node) -> Translated {
     {
         out.rename(lora, "model.lora", LORA);
     }
+    if let Some(Json::Object(section)) = inside(members, "tensor_parallel") {
+        out.rename(section, "tensor_parallel", TENSOR_PARALLEL);
+        let size = section.iter().position(|m| m.key == "autotp_size");
+        if let Some(size) = size.map(|i| section.remove(i)) {
+            out.tensor_ranks(members, size);
+        }
+    }
     if let Some(zero) = members.iter_mut().find(|m| m.key == "zero_optimization") {
         // Before there were stages the section was a switch of what is stage 1 now.
         if let Json::Bool(on) = zero.node.value {
@@ -110,11 +123,17 @@ const OFFLOADS: [(&str, &str); 3] = [
     ("cpu_offload_use_pin_memory", "offload_optimizer.pin_memory"),
 ];
 
+/// DeepSpeed's name of `mesh.tp`, where 0 is "no tensor parallelism".
+const AUTOTP: &str = "tensor_parallel.autotp_size";
+
 /// Other spellings under which the key of that path is read, with their sections.
 pub fn other_names(path: &str) -> Vec<String> {
     let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
     let root = ROOT.iter().filter(|n| section.is_empty() && n.1 == key);
     let mut all: Vec<String> = root.map(|n| n.0.to_string()).collect();
+    if path == "mesh.tp" {
+        all.push(AUTOTP.into());
+    }
     if let Some(inner) = path.strip_prefix("zero_optimization.") {
         let renamed = ZERO.iter().filter(|n| n.1 == inner).map(|n| n.0);
         let moved = OFFLOADS.iter().filter(|o| o.1 == inner).map(|o| o.0);
@@ -131,6 +150,9 @@ pub fn other_names(path: &str) -> Vec<String> {
 pub fn current_name(path: &str) -> Option<String> {
     if let Some(n) = ROOT.iter().find(|n| n.0 == path) {
         return Some(n.1.to_string());
+    }
+    if AUTOTP == path || AUTOTP.ends_with(&format!(".{path}")) {
+        return Some("mesh.tp".into());
     }
     let inner = path.strip_prefix("zero_optimization.").unwrap_or(path);
     let renamed = ZERO.iter().map(|n| (n.0, n.1)).chain(OFFLOADS);
@@ -222,6 +244,48 @@ impl Translator<'_> {
                 );
             }
             members[i].key = (*new).to_string();
+        }
+    }
+
+    /// `tensor_parallel.autotp_size` as `mesh.tp`.
+    fn tensor_ranks(&mut self, root: &mut Vec<Member>, size: Member) {
+        let at = size.at.clone();
+        let value = match &size.node.value {
+            Json::Number(n) if n.parse::<f64>() == Ok(0.0) => Json::Number("1".into()),
+            Json::Null => return,
+            Json::Text(text) if text == "auto" => return,
+            other => other.clone(),
+        };
+        if !matches!(value, Json::Number(_)) {
+            let what = format!("wanted a whole number >= 0, got {}", value.describe());
+            let problem = self.problem(&at, AUTOTP, what, "write e.g. 2, or remove it");
+            return self.said.errors.push(problem);
+        }
+        let i = match root.iter().position(|m| m.key == "mesh") {
+            Some(i) => i,
+            None => {
+                root.push(member("mesh", Json::Object(vec![]), &at));
+                root.len() - 1
+            }
+        };
+        let Json::Object(mesh) = &mut root[i].node.value else {
+            // What is wrong with the section is said where it is read.
+            return;
+        };
+        match mesh.iter_mut().find(|m| m.key == "tp") {
+            None => mesh.push(member("tp", value, &size.node.at)),
+            Some(own) if own.node.value == value => {}
+            // A `--set` is laid over the file, whichever name either uses.
+            Some(own) if matches!(own.at, At::Set(_)) != matches!(at, At::Set(_)) => {
+                if matches!(at, At::Set(_)) {
+                    own.node.value = value;
+                }
+            }
+            Some(_) => {
+                let what = "\"mesh.tp\" is given too, and they are one setting".to_string();
+                let problem = self.problem(&at, AUTOTP, what, "keep one of them");
+                self.said.errors.push(problem);
+            }
         }
     }
 

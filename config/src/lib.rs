@@ -26,6 +26,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod asks;
 mod balance;
 mod batch;
 mod canonical;
@@ -61,6 +62,7 @@ mod table_optim;
 mod table_run;
 mod table_zero;
 mod unavailable;
+mod unused;
 mod wrap;
 
 use std::collections::BTreeMap;
@@ -179,6 +181,7 @@ impl Config {
             places: checked.places,
         };
         config.warnings.extend(checked.warnings);
+        config.warnings.extend(checked.unclipped);
         let mut taken = checked.taken;
         taken.extend(config.trainers_batch());
         config.warnings.extend(config.filled_in(&taken));
@@ -226,8 +229,17 @@ impl Config {
         let deepspeed = ["zero_optimization", "bf16", "fp16", "scheduler"]
             .into_iter()
             .any(has);
+        // One of which only `--set` says something is the default still.
+        let named = |m: &Member| m.key == "optimizer" && !matches!(m.at, At::Set(_));
         let o = &self.settings.optimizer;
-        (deepspeed && !has("optimizer")).then(|| Problem {
+        let trainers = |r: &Row| r.path == "optimizer.type" && r.origin == "auto";
+        let deepspeed = deepspeed || self.rows.iter().any(trainers);
+        let taken = !members.iter().any(named)
+            && !matches!(
+                self.place("optimizer.type"),
+                Some(At::File { .. } | At::Set(_))
+            );
+        (deepspeed && taken).then(|| Problem {
             file: self.file.clone(),
             at: At::Whole,
             path: "optimizer".into(),
@@ -259,6 +271,27 @@ impl Config {
     /// Where a given key's value stands; `None` when it is not given.
     pub fn place(&self, path: &str) -> Option<At> {
         self.places.get(path).cloned()
+    }
+
+    /// A problem of a key, placed where it stands, or where the nearest section around it does.
+    pub fn problem(&self, path: &str, what: String, fix: String) -> Problem {
+        let mut key = path;
+        let at = loop {
+            if let Some(at) = self.place(key) {
+                break at;
+            }
+            key = match key.rsplit_once(['.', '[']) {
+                Some((parent, _)) => parent,
+                None => break At::Whole,
+            };
+        };
+        Problem {
+            file: self.file.clone(),
+            at,
+            path: path.to_string(),
+            what,
+            fix,
+        }
     }
 
     /// Whether `path` is given as `"auto"`.

@@ -234,6 +234,9 @@ fn page(e: &Entry, config: Option<&Config>, width: usize) -> String {
 fn sentence(f: &Field) -> String {
     match f.kind {
         Kind::Ignored(why) => format!("has no effect here, and a warning says so: {why}"),
+        Kind::Refused(why) if matches!(f.default, Default::Json("true")) => {
+            format!("refused unless it is true: {why}")
+        }
         Kind::Refused(why) => format!("refused unless it is switched off: {why}"),
         _ => f.doc.to_string(),
     }

@@ -49,6 +49,9 @@ fn table(t: &'static Table) -> Value {
 
 fn property(field: &'static Field) -> Value {
     let mut value = kind(&field.kind);
+    if let (Kind::Refused(_), Default::Json(text)) = (&field.kind, &field.default) {
+        value["enum"] = off(text);
+    }
     let auto = matches!(
         field.kind,
         Kind::Bool | Kind::Int { .. } | Kind::Float(_) | Kind::Pair(_) | Kind::Word(_)
@@ -69,6 +72,17 @@ fn property(field: &'static Field) -> Value {
         }
     }
     value
+}
+
+/// The values of a refused key that ask for nothing.
+fn off(default: &str) -> Value {
+    let default = serde_json::from_str(default).unwrap_or_default();
+    let section = matches!(default, Value::Object(_));
+    let more = [json!({}), json!(false), json!({ "enabled": false })];
+    let mut all = vec![Value::Null, default];
+    all.extend(more.into_iter().filter(|_| section));
+    all.dedup();
+    Value::Array(all)
 }
 
 fn number(range: &crate::schema::Range) -> Value {
@@ -136,10 +150,7 @@ fn kind(k: &'static Kind) -> Value {
             let forms: Vec<Value> = forms.forms.iter().map(|f| kind(&f.kind)).collect();
             json!({ "anyOf": forms })
         }
-        Kind::Ignored(_) => json!({ "deprecated": true }),
-        Kind::Refused(_) => {
-            json!({ "deprecated": true, "enum": [null, false, { "enabled": false }] })
-        }
+        Kind::Ignored(_) | Kind::Refused(_) => json!({ "deprecated": true }),
     }
 }
 
@@ -283,11 +294,7 @@ pub fn summary(config: &Config, run: &Resolved) -> String {
             None => "ranks",
         },
         run.settings.optimizer.kind,
-        run.settings
-            .optimizer
-            .params
-            .lr
-            .map_or(String::new(), |lr| format!(", lr {lr}")),
+        rate(run),
         run.dtype,
         run.seed,
     );
@@ -295,6 +302,13 @@ pub fn summary(config: &Config, run: &Resolved) -> String {
         out += &format!("warning: {warning}\n");
     }
     out
+}
+
+/// The highest rate of the run, where the schedule has one; an optimizer that makes its own has none.
+fn rate(run: &Resolved) -> String {
+    let own = run.settings.optimizer.params.lr.is_none() && run.settings.scheduler.is_none();
+    let highest = run.schedule.highest().filter(|_| !own);
+    highest.map_or(String::new(), |lr| format!(", lr {lr}"))
 }
 
 /// Every key of the tables with its kind, default and doc as Markdown, for the docs.

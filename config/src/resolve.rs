@@ -5,7 +5,7 @@ use crate::batch::{Batch, solve};
 use crate::canonical::of_shards;
 use crate::check::BY_WIDTH;
 use crate::epochs::Epoch;
-use crate::error::{At, Errors, Problem};
+use crate::error::{Errors, Problem};
 use crate::settings::*;
 use crate::unavailable::{forget_without_effect, unavailable, without_effect};
 use crate::{Anneal, Config, OneCycle, Schedule, Warmup, WsdStyle};
@@ -123,24 +123,7 @@ pub(crate) struct Resolver<'a> {
 
 impl Resolver<'_> {
     fn problem(&self, path: &str, what: String, fix: String) -> Problem {
-        // The key itself may not be given; then the nearest section around it is the place.
-        let mut key = path;
-        let at = loop {
-            if let Some(at) = self.config.place(key) {
-                break at;
-            }
-            match key.rsplit_once('.') {
-                Some((parent, _)) => key = parent,
-                None => break At::Whole,
-            }
-        };
-        Problem {
-            file: self.config.file().to_string(),
-            at,
-            path: path.to_string(),
-            what,
-            fix,
-        }
+        self.config.problem(path, what, fix)
     }
 
     /// Is the key given?
@@ -270,6 +253,13 @@ impl Resolver<'_> {
                 "write \"type\": \"Adam\" for L2",
             );
         }
+        let torchs = o.params.torch_adam == Some(true) && !self.is_given(&path("weight_decay"));
+        if let Some(decay) = o.params.weight_decay.filter(|d| torchs && *d > 0.0) {
+            let what = format!(
+                "torch's AdamW decays by {decay} where weight_decay is not given, DeepSpeed's own by 0: {decay} is taken"
+            );
+            self.warn(&path("torch_adam"), what, "give weight_decay");
+        }
         let relative = o.kind == "Adafactor" && o.params.relative_step == Some(true);
         if relative && o.params.lr.is_some() {
             let what = "lr and relative_step exclude each other";
@@ -355,10 +345,10 @@ impl Resolver<'_> {
         if ends && total.is_none() && s.run.epochs.is_some() {
             // The length follows from the data, which are not open yet; the caller resolves again when they are. What follows from the
             // optimizer's rate is filled in all the same.
-            match kind.as_str() {
-                "WarmupDecayLR" => p.warmup_max_lr.get_or_insert(lr),
-                "WarmupCosineLR" => &mut 0.0,
-                _ => p.max_lr.get_or_insert(lr),
+            let lr = match kind.as_str() {
+                "WarmupDecayLR" => *p.warmup_max_lr.get_or_insert(lr),
+                "WarmupCosineLR" => lr,
+                _ => *p.max_lr.get_or_insert(lr),
             };
             return Schedule::Constant { lr };
         }
@@ -398,6 +388,9 @@ impl Resolver<'_> {
             let max = *p.warmup_max_lr.get_or_insert(lr);
             let min = p.warmup_min_lr.unwrap_or(0.0);
             let decays = kind == "WarmupDecayLR";
+            if decays {
+                unlike_optimizers(self, max, lr);
+            }
             if decays {
                 p.total_num_steps = Some(total);
             }
@@ -479,6 +472,60 @@ fn fixed(s: &Scheduler) -> Option<Schedule> {
     }
 }
 
+/// Types and sums that DeepSpeed's keys name a second time, or that exclude each other.
+fn types(r: &mut Resolver<'_>, s: &Settings, dtype: Dtype) {
+    let named = match s.data_types.param_dtype.as_deref() {
+        Some("bf16") => Some(Dtype::Bf16),
+        Some("fp16") => Some(Dtype::F16),
+        Some(_) => Some(Dtype::F32),
+        None => None,
+    };
+    if named.is_some_and(|n| n != dtype) {
+        let what = format!("names another type than the run computes in, {dtype:?}");
+        let fix = "remove it, or enable bf16 or fp16 accordingly";
+        r.error("data_types.param_dtype", what, fix);
+    }
+    if s.gradient_allreduce_op != "sum" {
+        return;
+    }
+    let path = "gradient_allreduce_op";
+    if s.zero_optimization.stage == 3 {
+        let what = "\"sum\" does not go with zero_optimization.stage 3, as in DeepSpeed";
+        r.error(path, what, "set it to \"mean\", or stage to 2");
+    }
+    if s.run.canonical_shards.is_some() {
+        let what = "\"sum\" does not go with run.canonical_shards, whose training is the same on any number of ranks";
+        r.error(
+            path,
+            what,
+            "set it to \"mean\", or remove run.canonical_shards",
+        );
+    }
+    for (key, asked) in [
+        ("prescale_gradients", s.prescale_gradients),
+        (
+            "gradient_predivide_factor",
+            s.gradient_predivide_factor != 1.0,
+        ),
+    ] {
+        if asked {
+            let what = "has no effect with gradient_allreduce_op \"sum\", as in DeepSpeed: nothing is divided";
+            r.warn(key, what, "remove it");
+        }
+    }
+}
+
+/// WarmupDecayLR's own default is a number, and not the optimizer's rate.
+fn unlike_optimizers(r: &mut Resolver<'_>, max: f64, lr: f64) {
+    let key = "scheduler.params.warmup_max_lr";
+    if max != lr && !r.is_given(key) {
+        let what = format!(
+            "not given: {max} is taken, which is DeepSpeed's default for WarmupDecayLR, and not optimizer.params.lr, {lr}"
+        );
+        r.warn(key, what, "give it; \"auto\" is optimizer.params.lr");
+    }
+}
+
 fn accumulation(s: &Settings) -> Dtype {
     match s.data_types.grad_accum_dtype.as_str() {
         "bf16" => Dtype::Bf16,
@@ -522,9 +569,8 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     }
     forget_without_effect(&mut s);
     // One setting by two names; DeepSpeed's counts where ours is not given.
-    if config.place("steps_per_print").is_some() && config.place("run.log_every").is_none() {
-        s.run.log_every = s.steps_per_print;
-    }
+    s.run.log_every.get_or_insert(s.steps_per_print);
+    types(&mut r, &s, dtype);
     if ![Dtype::F32, dtype].contains(&accumulation(&s)) {
         let what = "gradients are accumulated in float32 or in the 16-bit type of the parameters: another one cannot hold what a backward makes";
         let fix = "set it to \"fp32\", or to the type that is enabled";

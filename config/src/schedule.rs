@@ -175,6 +175,17 @@ fn rise(shape: Warmup, i: u64, warmup: u64) -> f64 {
 }
 
 impl Schedule {
+    /// The highest rate; `None` where it rises without end.
+    pub fn highest(&self) -> Option<f64> {
+        match *self {
+            Schedule::Constant { lr } => Some(lr),
+            Schedule::WarmupLr { max, .. } | Schedule::Megatron { max, .. } => Some(max),
+            Schedule::WarmupCosine { base, .. } => Some(base),
+            Schedule::OneCycle(c) => Some(c.lr[1]),
+            Schedule::RangeTest { .. } => None,
+        }
+    }
+
     /// The betas of update `n`, counted from 0, where the schedule sets them (OneCycle, whose beta2 is 0.99).
     pub fn betas(&self, n: u64) -> Option<[f64; 2]> {
         let Schedule::OneCycle(c) = self else {

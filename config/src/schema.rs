@@ -22,7 +22,7 @@ pub struct Field {
     pub key: &'static str,
     /// What value it takes.
     pub kind: Kind,
-    /// What it is when not given.
+    /// What it is when not given; of a key without effect, and of a refused one, the value that it has in the other program then.
     pub default: Default,
     /// One line: meaning, unit, and how it relates to the system the key comes from.
     pub doc: &'static str,
@@ -30,6 +30,8 @@ pub struct Field {
     pub source: Source,
     /// `"auto"` means "absent" (solved later) instead of "the default".
     pub auto_absent: bool,
+    /// `null` means "the default", as in DeepSpeed, whose own default it is.
+    pub null_default: bool,
 }
 
 /// What a key is when not given.
@@ -99,9 +101,9 @@ pub enum Kind {
     Typed(&'static Typed),
     /// One of several forms of value, picked by looking at it.
     Forms(&'static Forms),
-    /// A key of DeepSpeed that has no effect here; given, it is a warning with this reason.
+    /// A key of another program that has no effect here; where it asks for something it is a warning with this reason.
     Ignored(&'static str),
-    /// A key of DeepSpeed for something not here: an error unless it is switched off.
+    /// A key of another program for something not here; where it asks for something it is an error with this reason.
     Refused(&'static str),
 }
 
@@ -184,6 +186,7 @@ const fn field(key: &'static str, kind: Kind, default: Default, doc: &'static st
         doc,
         source: Source::Own,
         auto_absent: false,
+        null_default: false,
     }
 }
 
@@ -327,15 +330,18 @@ pub const fn forms(key: &'static str, forms: &'static Forms, default: &'static s
     field(key, Kind::Forms(forms), text_or_absent(default), forms.doc)
 }
 
-/// A DeepSpeed key without effect here.
+/// A DeepSpeed key without effect here: a switch that is off there unless [`Field::off`] says otherwise.
 pub const fn ignored(key: &'static str, reason: &'static str) -> Field {
-    field(key, Kind::Ignored(reason), Default::Absent, reason).deepspeed()
+    field(key, Kind::Ignored(reason), Default::Json("false"), reason).deepspeed()
 }
 
-/// A DeepSpeed key for something that is not here.
+/// A DeepSpeed key for something that is not here: a switch that is off there unless [`Field::off`] says otherwise.
 pub const fn refused(key: &'static str, reason: &'static str) -> Field {
-    field(key, Kind::Refused(reason), Default::Absent, reason).deepspeed()
+    field(key, Kind::Refused(reason), Default::Json("false"), reason).deepspeed()
 }
+
+/// What a section with a switch of its own is in another program when not given.
+pub const SWITCH: &str = "{\"enabled\": false}";
 
 impl Field {
     /// The name is DeepSpeed's.
@@ -365,6 +371,19 @@ impl Field {
     /// It must be given.
     pub const fn required(mut self) -> Field {
         self.default = Default::Required;
+        self
+    }
+
+    /// The value that the key has in the other program when not given, as JSON: it asks for nothing. An object asks for nothing where
+    /// each of its members does, or where its `enabled` is false.
+    pub const fn off(mut self, json: &'static str) -> Field {
+        self.default = Default::Json(json);
+        self
+    }
+
+    /// `null` means "the default".
+    pub const fn or_null(mut self) -> Field {
+        self.null_default = true;
         self
     }
 

@@ -62,6 +62,8 @@ pub struct Settings {
     /// Type of gradients on the wire: `fp32`, `fp16`, `bf16` or `bfp16`; `None` = float32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub communication_data_type: Option<String>,
+    /// Whether the gradients of the data-parallel ranks are averaged (`mean`) or added (`sum`).
+    pub gradient_allreduce_op: String,
     /// Divide gradients before the reduction.
     pub prescale_gradients: bool,
     /// Divisor before the reduction, unless `prescale_gradients`; 1 = the number of ranks.
@@ -216,7 +218,7 @@ pub struct Lora {
     pub dropout: f64,
     /// Their weight is alpha / sqrt(r).
     pub rslora: bool,
-    /// Which modules; `None` = PEFT's choice for the family.
+    /// Which modules; `None` = the family's: what PEFT chooses, where it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_modules: Option<TargetModules>,
 }
@@ -297,8 +299,9 @@ pub struct Run {
     /// Host threads of a rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads_per_rank: Option<u64>,
-    /// Steps between lines of the log.
-    pub log_every: u64,
+    /// Steps between lines of the log; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_every: Option<u64>,
     /// Steps between checkpoints; 0 = none but the final model.
     pub checkpoint_every: u64,
     /// Checkpoints kept.
@@ -547,6 +550,9 @@ pub enum OnSaveError {
 pub struct DataTypes {
     /// Type in which gradients are accumulated: `fp32`, `bf16` or `fp16`.
     pub grad_accum_dtype: String,
+    /// The compute type once more; `None` = not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub param_dtype: Option<String>,
 }
 
 /// `distill`.

@@ -78,6 +78,9 @@ pub struct OptimizerParams {
     /// Decoupled decay; false = L2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adam_w_mode: Option<bool>,
+    /// Adam: as torch's, whose decay has another default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub torch_adam: Option<bool>,
     /// Divide moments by 1 − β^step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bias_correction: Option<bool>,

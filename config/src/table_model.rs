@@ -39,7 +39,7 @@ const INIT: Table = Table {
 
 /// Modules by name, or one pattern.
 const TARGETS: Forms = Forms {
-    doc: "modules that are adapted: a list of names (a module of that name, or whose name ends in .NAME), a regular expression for whole names, or \"all-linear\" (every linear layer but the head); absent = PEFT's choice for the family (c_attn, query_key_value, or q_proj and v_proj)",
+    doc: "modules that are adapted: a list of names (a module of that name, or whose name ends in .NAME), a regular expression for whole names, or \"all-linear\" (every linear layer but the head); absent = what PEFT chooses for the family, and the projections of queries and values for families it has no choice for (docs/finetuning.md)",
     forms: &[
         Form {
             name: "pattern",
@@ -92,15 +92,21 @@ const LORA: Table = Table {
             "modules_to_save",
             "modules that are trained whole beside adapters; nothing but adapters is trained",
         )
+        .off("null")
         .hf(),
         refused("use_dora", "weight-decomposed adapters").hf(),
         refused(
             "layers_to_transform",
             "write the layers into target_modules as a regular expression",
         )
+        .off("null")
         .hf(),
-        refused("rank_pattern", "every adapter of a run has one rank").hf(),
-        refused("alpha_pattern", "every adapter of a run has one alpha").hf(),
+        refused("rank_pattern", "every adapter of a run has one rank")
+            .off("{}")
+            .hf(),
+        refused("alpha_pattern", "every adapter of a run has one alpha")
+            .off("{}")
+            .hf(),
     ],
 };
 
@@ -108,6 +114,7 @@ const NO_LORA: Field = refused(
     "lora",
     "adapters sit on a model that exists; name its folder with {\"hf\": FOLDER}",
 )
+.off("null")
 .own();
 
 const A_PART: Table = Table {
@@ -305,6 +312,7 @@ const fn field(k: &Key) -> Field {
         key: k.name,
         kind,
         auto_absent: matches!(default, Default::Absent),
+        null_default: false,
         default,
         doc: k.doc,
         source: Source::HuggingFace,

@@ -1,5 +1,6 @@
 //! `optimizer` and `scheduler`: the parameter tables of each type.
 
+use crate::json::{Json, Member};
 use crate::schema::*;
 
 const LR: Field = non_negative(
@@ -40,13 +41,27 @@ const BIAS_CORRECTION: Field = flag(
 )
 .deepspeed();
 
+const SET_GRAD_NONE: Field = ignored(
+    "set_grad_none",
+    "gradients are written anew by every backward",
+)
+.off("true");
+const FP32_STATES: Field =
+    refused("fp32_optimizer_states", "optimizer states are float32").off("true");
+const FOREACH: Field = ignored("foreach", "the update is always one fused kernel").off("null");
+const MAXIMIZE: Field = refused("maximize", "a loss is minimised");
+const DIFFERENTIABLE: Field = ignored(
+    "differentiable",
+    "nothing is differentiated through an update",
+);
+
 /// A table with the keys a run's optimizer has, and one with those an optimizer of a parameter group has: no rate of its own, which is
 /// the schedule's times `lr_scale`, and no decay, which is the group's.
 macro_rules! optimizer {
-    ($name:ident, $of_group:ident, $doc:literal, [$($field:expr),* $(,)?], lr: $lr:expr, run: [$($run:expr),* $(,)?]) => {
+    ($name:ident, $of_group:ident, $doc:literal, [$($field:expr),* $(,)?], lr: $lr:expr, run: [$($run:expr),* $(,)?], overlay: $overlay:expr) => {
         const $name: Table = Table {
             doc: $doc,
-            overlay: None,
+            overlay: $overlay,
             fields: &[$lr, DECAY_RATE, DECAY_ON, $($field,)* $($run,)*],
         };
         const $of_group: Table = Table { doc: $doc, overlay: None, fields: &[$($field,)*] };
@@ -54,13 +69,24 @@ macro_rules! optimizer {
 }
 
 optimizer!(ADAM, ADAM_GROUP, "parameters of Adam", [BETAS, EPS, ADAM_W_MODE, BIAS_CORRECTION], lr: LR, run: [
-    ignored("torch_adam", "there is one Adam; its mathematics is torch's"),
+    flag("torch_adam", "", "torch's AdamW: weight_decay is 0.01 where it is not given; the update is the same").deepspeed(),
     ignored("fused", "the update is always one fused kernel"),
+    FOREACH,
+    SET_GRAD_NONE,
+    FP32_STATES,
+    MAXIMIZE,
+    ignored("capturable", "run.graphs says whether steps are replayed as graphs of the device"),
+    DIFFERENTIABLE,
     refused("amsgrad", "AMSGrad is not available"),
-]);
+], overlay: Some(torch_adam));
+/// As [`ADAM`], decoupled whatever `adam_w_mode` says.
+const ADAM_W: Table = Table {
+    overlay: Some(torch_adam_w),
+    ..ADAM
+};
 optimizer!(LION, LION_GROUP, "parameters of Lion", [
-    pair("betas", "[0.9, 0.99]", "weight of the momentum in the update, and its decay").deepspeed(),
-], lr: LR, run: []);
+    pair("betas", "[0.9, 0.999]", "weight of the momentum in the update, and its decay").deepspeed(),
+], lr: LR, run: [SET_GRAD_NONE, FP32_STATES], overlay: None);
 optimizer!(LAMB, LAMB_GROUP, "parameters of LAMB", [
     BETAS,
     EPS,
@@ -68,15 +94,20 @@ optimizer!(LAMB, LAMB_GROUP, "parameters of LAMB", [
     positive("max_coeff", "10.0", "largest ratio of a parameter's norm to its update's").deepspeed(),
     non_negative("min_coeff", "0.01", "smallest ratio").deepspeed(),
 ], lr: LR, run: [
-    refused("max_grad_norm", "gradients are clipped by gradient_clipping"),
+    refused("max_grad_norm", "gradients are clipped by gradient_clipping").off("0.0"),
     refused("eps_inside_sqrt", "eps is added to the root"),
     refused("amsgrad", "AMSGrad is not available"),
-]);
+], overlay: None);
 optimizer!(SGD, SGD_GROUP, "parameters of SGD", [
     probability("momentum", "0.0", "decay of the momentum; 0 keeps none").deepspeed(),
     fraction("dampening", "0.0", "part of the gradient left out of the momentum").deepspeed(),
     flag("nesterov", "false", "look ahead: gradient + momentum times the buffer").deepspeed(),
-], lr: LR, run: []);
+], lr: LR, run: [
+    MAXIMIZE,
+    FOREACH,
+    DIFFERENTIABLE,
+    ignored("fused", "the update is always one fused kernel"),
+], overlay: None);
 optimizer!(ADAFACTOR, ADAFACTOR_GROUP, "parameters of Adafactor, as transformers'", [
     pair("eps", "[1e-30, 0.001]", "added to the squared gradient, and the least parameter scale").hf(),
     positive("clip_threshold", "1.0", "largest root mean square of an update").hf(),
@@ -85,7 +116,7 @@ optimizer!(ADAFACTOR, ADAFACTOR_GROUP, "parameters of Adafactor, as transformers
     flag("scale_parameter", "true", "steps in proportion to the parameter's root mean square").hf(),
     flag("relative_step", "true", "the rate is min(1e-2, 1/sqrt(step)); then lr and scheduler are not given").hf(),
     flag("warmup_init", "false", "with relative_step: 1e-6 * step instead of 1e-2").hf(),
-], lr: non_negative("lr", "", "learning rate, with relative_step false").hf(), run: []);
+], lr: non_negative("lr", "", "learning rate, with relative_step false").hf(), run: [], overlay: None);
 optimizer!(MUON, MUON_GROUP, "parameters of Muon", [
     probability("momentum", "0.95", "decay of the momentum").deepspeed(),
     flag("nesterov", "true", "look ahead before orthogonalising").deepspeed(),
@@ -100,11 +131,43 @@ optimizer!(MUON, MUON_GROUP, "parameters of Muon", [
     positive("extra_scale_factor", "1.0", "further factor; 0.2 with spectral gives updates of AdamW's size").megatron(),
 ], lr: non_negative("lr", "0.02", "learning rate; the maximum when a scheduler is given").deepspeed(), run: [
     positive("muon_lr", "", "rate of the matrices; absent = lr").deepspeed(),
-    positive("adam_lr", "", "rate of vectors, embeddings and the head, which AdamW updates; absent = lr").deepspeed(),
-    BETAS,
-    EPS,
+    positive("adam_lr", "", "rate of vectors, embeddings and the head, which AdamW updates; absent = lr, or 0.0003 where that is not given either").deepspeed(),
+    pair("betas", "[0.9, 0.95]", "AdamW's decay of the first and second moment").deepspeed(),
+    positive("eps", "1e-10", "added to the root of AdamW's second moment").deepspeed(),
+    flag("adam_w_mode", "true", "AdamW's decay is decoupled; false adds it to the gradient (L2)").deepspeed(),
     BIAS_CORRECTION,
-]);
+    ignored("ns_method", "both methods of DeepSpeed iterate the same polynomial, and differ in the order of products alone").off("\"gram\""),
+    ignored("torch_adam", "there is one Adam; its mathematics is torch's"),
+    FP32_STATES,
+], overlay: Some(muon));
+
+/// Whether the key is given as this switch.
+fn switched(members: &[Member], key: &str, on: bool) -> bool {
+    let mut all = members.iter();
+    all.any(|m| m.key == key && m.node.value == Json::Bool(on))
+}
+
+/// What an overlay lays under the keys that are not given.
+type Laid = Option<(String, Vec<(&'static str, String)>)>;
+
+/// torch's AdamW, which DeepSpeed takes for `torch_adam`, has a decay of its own.
+fn torch_adam_w(members: &[Member]) -> Laid {
+    let on = switched(members, "torch_adam", true);
+    on.then(|| ("torch_adam".into(), vec![("weight_decay", "0.01".into())]))
+}
+
+/// Without decoupling it is torch's Adam, which has none.
+fn torch_adam(members: &[Member]) -> Laid {
+    torch_adam_w(members).filter(|_| !switched(members, "adam_w_mode", false))
+}
+
+/// The rate of DeepSpeed's auxiliary Adam where no rate is given at all.
+fn muon(members: &[Member]) -> Laid {
+    let given = members
+        .iter()
+        .any(|m| ["lr", "adam_lr"].contains(&m.key.as_str()));
+    (!given).then(|| ("Muon".into(), vec![("adam_lr", "0.0003".into())]))
+}
 
 const GROUP_OPTIMIZER: Typed = Typed {
     doc: "another optimizer for these parameters; its rate is the schedule's times lr_scale",
@@ -153,7 +216,7 @@ const MISSING: &[&str] = &[
 pub const OPTIMIZER: Typed = Typed {
     doc: "the optimizer; as in DeepSpeed \"Adam\" is AdamW unless adam_w_mode is false",
     cases: &[
-        ("AdamW", &ADAM),
+        ("AdamW", &ADAM_W),
         ("Adam", &ADAM),
         ("FusedAdam", &ADAM),
         ("DeepSpeedCPUAdam", &ADAM),
@@ -168,7 +231,10 @@ pub const OPTIMIZER: Typed = Typed {
         ("Adafactor", &ADAFACTOR),
         ("Muon", &MUON),
     ],
-    extra: &[list("param_groups", &PARAM_GROUP)],
+    extra: &[
+        list("param_groups", &PARAM_GROUP),
+        ignored("legacy_fusion", "the update is always one fused kernel"),
+    ],
     missing: MISSING,
 };
 
@@ -181,6 +247,13 @@ const WARMUP_TYPE: Field = word(
 .deepspeed();
 const WARMUP_MIN: Field = non_negative("warmup_min_lr", "0.0", "rate before warm-up").deepspeed();
 const WARMUP_MAX: Field = non_negative(
+    "warmup_max_lr",
+    "",
+    "rate after warm-up; \"auto\" or absent = optimizer.params.lr",
+)
+.deepspeed()
+.auto();
+const DECAY_MAX: Field = non_negative(
     "warmup_max_lr",
     "0.001",
     "rate after warm-up; \"auto\" = optimizer.params.lr",
@@ -200,7 +273,8 @@ const TOTAL_STEPS: Field = int(
 const LAST_BATCH: Field = ignored(
     "last_batch_iteration",
     "where a schedule goes on is the checkpoint's step",
-);
+)
+.off("-1");
 
 const WARMUP_LR: Table = Table {
     doc: "parameters of WarmupLR",
@@ -219,7 +293,7 @@ const WARMUP_DECAY: Table = Table {
     fields: &[
         TOTAL_STEPS,
         WARMUP_MIN,
-        WARMUP_MAX,
+        DECAY_MAX,
         WARMUP_STEPS,
         WARMUP_TYPE,
         LAST_BATCH,
@@ -336,6 +410,7 @@ const ONE_CYCLE: Table = Table {
         probability("cycle_min_mom", "0.8", "beta1 at the top").deepspeed(),
         probability("cycle_max_mom", "0.9", "beta1 at both ends").deepspeed(),
         non_negative("decay_mom_rate", "0.0", "rise of beta1 per decay_step_size").deepspeed(),
+        LAST_BATCH,
     ],
 };
 const RANGE_TEST: Table = Table {
@@ -356,6 +431,7 @@ const RANGE_TEST: Table = Table {
             "rise at once instead of evenly",
         )
         .deepspeed(),
+        LAST_BATCH,
     ],
 };
 

@@ -8,6 +8,13 @@ use crate::table_model::MODEL;
 use crate::table_optim::{OPTIMIZER, SCHEDULER};
 use crate::table_zero::{ACTIVATION, AIO, BF16, FP16, ZERO};
 
+/// DeepSpeed's default of `compile`.
+const COMPILE: &str = r#"{"autoep_non_moe": false, "debug_log": false, "deepcompile": false, "double_buffer": true, "free_activation": false,
+    "free_activation_threshold": 10485760, "keep_all_input_tensors": false, "keep_int_input_tensors": true,
+    "offload_activation": false, "offload_activation_pin_memory": true, "offload_opt_states": false,
+    "offload_parameters": false, "passes": null, "symmetric_memory": false, "sync_after_allgather": false,
+    "sync_after_reduce": false, "sync_before_allgather": false, "sync_before_reduce": false}"#;
+
 const MESH: Table = Table {
     doc: "how the ranks are laid out: pp x dp x cp x tp is their number; experts are spread over the ranks of a stage (`crossweave mesh show` prints it)",
     overlay: None,
@@ -145,9 +152,10 @@ const RUN: Table = Table {
         int(
             "log_every",
             1,
-            "1",
-            "steps between lines of the log on a plain terminal",
-        ),
+            "",
+            "steps between lines of the log on a plain terminal; absent = steps_per_print",
+        )
+        .auto(),
         int(
             "checkpoint_every",
             0,
@@ -243,27 +251,64 @@ const CHECKPOINT: Table = Table {
         ignored(
             "tag_validation",
             "a checkpoint's folder is named by its step on every rank",
-        ),
+        )
+        .off(r#""Warn""#),
         ignored(
             "load_universal",
             "every checkpoint loads on any number of ranks and any ZeRO stage",
         ),
         ignored("use_node_local_storage", "the output folder is run.out"),
-        ignored("parallel_write", "every rank always writes its own part"),
-        ignored("writer", "there is one checkpoint writer"),
+        ignored("parallel_write", "every rank always writes its own part")
+            .off(r#"{"pipeline_stage": false}"#),
+        ignored("writer", "there is one checkpoint writer").off("null"),
+        ignored(
+            "checkpoint_serialization",
+            "checkpoints are safetensors files; nothing is pickled",
+        )
+        .off("true"),
+    ],
+};
+
+/// `tensor_parallel`; its `autotp_size` is another name of `mesh.tp`.
+const TENSOR_PARALLEL: Table = Table {
+    doc: "DeepSpeed's AutoTP: autotp_size is read as mesh.tp",
+    overlay: None,
+    fields: &[
+        ignored("tp_overlap_comm", "every collective runs beside computation where the plan allows it"),
+        ignored("vocab_parallel_lm_head", "mesh.tp always cuts the vocabulary by rows: embedding, head and loss").off("null"),
+        ignored("vocab_parallel_ce_backend", "the loss over a cut vocabulary is one op of the plan").off("\"torch\""),
+        ignored("preset_model", "how layers are cut is declared by the model's family").off("null"),
+        refused("partition_config", "how layers are cut is declared by the model's family; there are no rules of a file's own").off("null"),
+        refused("injection_policy_tuple", "how layers are cut is declared by the model's family").off("null"),
+        ignored("dtype", "the compute type is that of bf16, fp16 or run.dtype").off("\"float16\""),
+        ignored("tp", "write autotp_size, or mesh.tp").off("{\"tp_size\": 1, \"tp_grain_size\": 1, \"mpu\": null, \"tp_group\": null}"),
+        ignored("keep_module_on_host", "weights are read through a file map"),
+        refused("kernel_inject", "there are no modules whose kernels could be replaced"),
     ],
 };
 
 const DATA_TYPES: Table = Table {
     doc: "types of what is accumulated",
     overlay: None,
-    fields: &[word(
-        "grad_accum_dtype",
-        &["fp32", "bf16", "fp16"],
-        "\"fp32\"",
-        "type in which gradients of micro-batches are accumulated: float32, or the 16-bit type of the parameters, rounded behind each",
-    )
-    .deepspeed()],
+    fields: &[
+        word(
+            "grad_accum_dtype",
+            &["fp32", "bf16", "fp16"],
+            "\"fp32\"",
+            "type in which gradients of micro-batches are accumulated: float32, or the 16-bit type of the parameters, rounded behind each",
+        )
+        .deepspeed()
+        .or_null(),
+        word(
+            "param_dtype",
+            &["fp32", "bf16", "fp16"],
+            "",
+            "type of the parameters that are computed with; it must be that of bf16.enabled, fp16.enabled or run.dtype",
+        )
+        .deepspeed(),
+        ignored("buffer_dtype", "tables of positions and masks are float32, and the results of ops are of the compute type").off("null"),
+        ignored("keep_in_fp32_modules", "what is computed in float32 is declared by the model's family").off("\"auto\""),
+    ],
 };
 
 const COLLECTIVES: Table = Table {
@@ -293,8 +338,8 @@ pub const ROOT: Table = Table {
         int("gradient_accumulation_steps", 1, "", "forward passes per optimizer step; \"auto\" = solve").deepspeed().auto(),
         typed("optimizer", &OPTIMIZER, "{\"type\": \"AdamW\"}").deepspeed(),
         typed("scheduler", &SCHEDULER, "").deepspeed(),
-        non_negative("gradient_clipping", "0.0", "largest global gradient norm; 0 = no clipping").deepspeed(),
-        int("steps_per_print", 1, "10", "steps between printed lines, as run.log_every, which wins").deepspeed(),
+        non_negative("gradient_clipping", "0.0", "largest global gradient norm; 0 = no clipping (DeepSpeed 0.19.8 clips at 1 where the key is not given, older versions did not)").deepspeed(),
+        int("steps_per_print", 1, "10", "steps between lines of the log on a plain terminal; run.log_every, where it is given, wins").deepspeed().or_null(),
         section("zero_optimization", &ZERO).deepspeed(),
         section("bf16", &BF16).deepspeed(),
         section("fp16", &FP16).deepspeed(),
@@ -302,6 +347,7 @@ pub const ROOT: Table = Table {
         list("faults", &FAULT),
         section("data_types", &DATA_TYPES).deepspeed(),
         word("communication_data_type", &["fp32", "fp16", "bfp16", "bf16"], "", "type of gradients between the ranks, summed in float32 and rounded once; absent = float32").deepspeed().auto(),
+        word("gradient_allreduce_op", &["mean", "sum"], "\"mean\"", "how the gradients of the data-parallel ranks are put together: their mean, or their sum, which is as many times as large; as in DeepSpeed not at stage 3").deepspeed(),
         flag("prescale_gradients", "false", "divide gradients by the number of ranks before they are summed; so it is done anyway unless gradient_predivide_factor says otherwise").deepspeed(),
         positive("gradient_predivide_factor", "1.0", "without prescale_gradients: divide gradients by this before they are summed over the ranks, by the rest after; 1 = by the number of ranks before").deepspeed(),
         flag("wall_clock_breakdown", "false", "print where the time of a step goes").deepspeed(),
@@ -311,36 +357,43 @@ pub const ROOT: Table = Table {
         ignored("dataloader_drop_last", "samples are counted in advance; no batch is ever short"),
         ignored("disable_allgather", "there is nothing to disable"),
         ignored("zero_allow_untested_optimizer", "every optimizer here works with every stage"),
-        ignored("zero_force_ds_cpu_optimizer", "the optimizer of the back end is used"),
-        ignored("use_node_local_storage", "the output folder is run.out"),
-        ignored("tensorboard", "use run.tensorboard; the event files lie in DIR/tensorboard"),
-        ignored("wandb", "metrics are in DIR/metrics.jsonl"),
-        ignored("comet", "metrics are in DIR/metrics.jsonl"),
-        ignored("csv_monitor", "metrics are in DIR/metrics.jsonl"),
-        ignored("comms_logger", "DIR/ledger.json always counts every collective"),
-        ignored("flops_profiler", "the cost of a step is in the run's closing table"),
+        ignored("zero_force_ds_cpu_optimizer", "the optimizer of the back end is used").off("true"),
+        ignored("tensorboard", "use run.tensorboard; the event files lie in DIR/tensorboard").off(SWITCH),
+        ignored("wandb", "metrics are in DIR/metrics.jsonl").off(SWITCH),
+        ignored("comet", "metrics are in DIR/metrics.jsonl").off(SWITCH),
+        ignored("csv_monitor", "metrics are in DIR/metrics.jsonl").off(SWITCH),
+        ignored("comms_logger", "DIR/ledger.json always counts every collective").off(SWITCH),
+        ignored("flops_profiler", "the cost of a step is in the run's closing table").off(SWITCH),
         section("checkpoint", &CHECKPOINT).deepspeed(),
         section("aio", &AIO).deepspeed(),
-        refused("sparse_gradients", "sparse embedding gradients are not available"),
-        refused("amp", "Apex AMP was removed from DeepSpeed itself; use bf16 or fp16"),
-        refused("sparse_attention", "block-sparse attention is not available in this build yet"),
-        refused("elasticity", "elastic training is not available in this build yet"),
-        ignored("autotuning", "DeepSpeed's launcher tunes by it when it is asked to; there is no autotuner here, and a run is as the file says"),
-        refused("compression_training", "compression was removed from DeepSpeed itself"),
-        refused("curriculum_learning", "curricula are not available"),
-        refused("data_efficiency", "data sampling by difficulty is not available"),
-        refused("progressive_layer_drop", "layer drop was removed from DeepSpeed itself"),
-        refused("eigenvalue", "it served quantised training, which DeepSpeed removed"),
-        refused("quantize_training", "MoQ was removed from DeepSpeed itself"),
-        refused("hybrid_engine", "there is no inference engine to switch to"),
-        ignored("pipeline", "pipeline stages are asked for by mesh.pp and mesh.pp_schedule"),
-        refused("tensor_parallel", "use mesh.tp"),
-        refused("sequence_parallel_size", "sequence parallelism is not available in this build yet"),
-        ignored("seq_parallel_communication_data_type", "there is no sequence parallelism whose traffic it would be"),
-        refused("torch_autocast", "there is no torch here; use bf16 or fp16"),
-        ignored("compile", "there is no graph compiler to switch on; steps are planned and kernels fused anyway"),
-        refused("nebula", "the Nebula service is not available"),
-        refused("checkpoint_engine", "there is one checkpoint writer"),
+        refused("sparse_gradients", "sparse embedding gradients were removed from DeepSpeed itself"),
+        refused("amp", "Apex AMP was removed from DeepSpeed itself; use bf16 or fp16").off(SWITCH),
+        refused("sparse_attention", "block-sparse attention was removed from DeepSpeed itself").off("{}"),
+        refused("elasticity", "elastic training was removed from DeepSpeed itself; checkpoints load on any number of ranks").off(SWITCH),
+        ignored("autotuning", "DeepSpeed's launcher tunes by it when it is asked to; there is no autotuner here, and a run is as the file says").off(SWITCH),
+        refused("compression_training", "compression was removed from DeepSpeed itself").off("{}"),
+        refused("curriculum_learning", "curricula are not available; this key was removed from DeepSpeed itself").off(SWITCH),
+        refused("data_efficiency", "data sampling by difficulty is not available").off(SWITCH),
+        refused("progressive_layer_drop", "layer drop was removed from DeepSpeed itself").off(SWITCH),
+        refused("eigenvalue", "it served quantised training, which DeepSpeed removed").off(SWITCH),
+        refused("quantize_training", "MoQ was removed from DeepSpeed itself").off(SWITCH),
+        refused("hybrid_engine", "there is no inference engine to switch to").off(SWITCH),
+        ignored("pipeline", "pipeline stages are asked for by mesh.pp and mesh.pp_schedule").off(r#"{"stages": "auto", "partition": "best", "seed_layers": false, "activation_checkpoint_interval": 0, "pipe_partitioned": true, "grad_partitioned": true}"#),
+        optional_section("tensor_parallel", &TENSOR_PARALLEL).deepspeed(),
+        refused("sequence_parallel_size", "sequence parallelism is not available in this build yet").off("1"),
+        refused("expert_parallel", "experts are spread by mesh.ep, which is not available in this build yet").off(SWITCH),
+        refused("managed_gradient_accumulation", "no program of yours calls step() here: gradient_accumulation_steps says when a step ends").off("true"),
+        refused("weight_quantization", "weights in 8 bits or fewer are not available").off("null"),
+        ignored("graph_harvesting", "run.graphs says whether steps are replayed as graphs of the device"),
+        ignored("timers", "the time of each step is in DIR/metrics.jsonl").off(r#"{"throughput": {"enabled": true, "synchronized": true}}"#),
+        ignored("datastates_ckpt", "checkpoints are written while training goes on anyway: checkpoint.async"),
+        ignored("log_level", "what a run prints is said by -q and -v on the command line").off("null"),
+        ignored("disable_python_gc", "there is no Python here, and no collector of garbage"),
+        ignored("vocabulary_size", "the vocabulary is the tokenizer's, or model.vocab_size").off("null"),
+        ignored("seq_parallel_communication_data_type", "there is no sequence parallelism whose traffic it would be").off(r#""fp32""#),
+        refused("torch_autocast", "there is no torch here; use bf16 or fp16").off(SWITCH),
+        ignored("compile", "there is no graph compiler to switch on; steps are planned and kernels fused anyway").off(COMPILE),
+        refused("nebula", "Nebula was removed from DeepSpeed itself; checkpoints are written to run.out").off(SWITCH),
         refused("use_data_before_expert_parallelism", "expert parallelism is not available in this build yet"),
     ],
 };

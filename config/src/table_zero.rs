@@ -2,6 +2,11 @@
 
 use crate::schema::*;
 
+/// DeepSpeed's default of `leaf_module`.
+const LEAF_MODULES: &str = r#"{"classes": ["transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
+    "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
+    "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock"], "names": [], "name_suffixes": []}"#;
+
 const OFFLOAD_PARAM: Table = Table {
     doc: "where parameter shards rest between uses",
     overlay: None,
@@ -17,15 +22,15 @@ const OFFLOAD_PARAM: Table = Table {
         ignored(
             "buffer_count",
             "parameters rest beside the optimizer states and travel through the same pool: offload_optimizer.buffer_count",
-        ),
+        ).off("5"),
         ignored(
             "buffer_size",
             "a buffer of the pool holds the largest unit with its states, whatever that takes",
-        ),
+        ).off("100000000"),
         ignored(
             "max_in_cpu",
             "what rests on nvme rests there whole; host memory holds the pool of offload_optimizer.buffer_count buffers",
-        ),
+        ).off("1000000000"),
         flag("pin_memory", "true", "page-locked staging; always so here").deepspeed(),
     ],
 };
@@ -78,6 +83,14 @@ const OFFLOAD_OPTIMIZER: Table = Table {
             "states are zero where they rest from the start; there is no first write to save",
         ),
         fraction("ratio", "1.0", "fraction of the states that is offloaded").deepspeed(),
+        refused(
+            "super_offload",
+            "SuperOffload is not available; offload_optimizer overlaps the host's update with the backward",
+        ),
+        ignored(
+            "cpuadam_cores_perc",
+            "the host's update runs on the threads of its rank: run.threads_per_rank",
+        ).off("0.8"),
         flag(
             "delayed_update",
             "false",
@@ -136,7 +149,7 @@ pub const ZERO: Table = Table {
         .deepspeed(),
         int(
             "allgather_bucket_size",
-            1,
+            0,
             "500000000",
             "elements gathered at once",
         )
@@ -177,14 +190,20 @@ pub const ZERO: Table = Table {
             "\"by_size\"",
             "which blocks stay gathered for the whole step; by_size: those below stage3_param_persistence_threshold; ends: those, and the first and the last layer",
         ),
-        int(
-            "stage3_model_persistence_threshold",
-            0,
-            "",
-            "upper bound of all persistent parameters",
-        )
-        .deepspeed()
-        .auto(),
+        Field {
+            kind: Kind::Int {
+                min: 0,
+                max: u64::MAX,
+            },
+            ..int(
+                "stage3_model_persistence_threshold",
+                0,
+                "",
+                "upper bound of all persistent parameters",
+            )
+            .deepspeed()
+            .auto()
+        },
         int(
             "stage3_max_live_parameters",
             0,
@@ -219,9 +238,9 @@ pub const ZERO: Table = Table {
         .deepspeed(),
         int(
             "zero_hpz_partition_size",
-            1,
+            0,
             "1",
-            "ranks of a secondary parameter shard",
+            "ranks of a secondary parameter shard; 0 or 1: there is none",
         )
         .deepspeed(),
         flag(
@@ -239,11 +258,11 @@ pub const ZERO: Table = Table {
         ignored(
             "use_multi_rank_bucket_allreduce",
             "stage 1 and 2 always reduce-scatter here, at 1.0x of plain data parallelism",
-        ),
+        ).off("true"),
         ignored(
             "load_from_fp32_weights",
             "master weights are stored in every checkpoint",
-        ),
+        ).off("true"),
         ignored(
             "elastic_checkpoint",
             "every checkpoint can be loaded on any number of ranks",
@@ -251,7 +270,7 @@ pub const ZERO: Table = Table {
         ignored(
             "ignore_unused_parameters",
             "gradients of unused parameters are zero here",
-        ),
+        ).off("true"),
         ignored(
             "stage3_use_all_reduce_for_fetch_params",
             "parameters are always gathered with an all-gather",
@@ -259,16 +278,16 @@ pub const ZERO: Table = Table {
         ignored(
             "stage3_module_granularity_threshold",
             "the unit of gather is the model's block",
-        ),
+        ).off("0"),
         ignored(
             "memory_efficient_linear",
             "blocks keep no second copy of weights here",
-        ),
+        ).off("true"),
         ignored(
             "pipeline_loading_checkpoint",
             "checkpoints are read through a file map",
         ),
-        ignored("override_module_apply", "there are no modules to override"),
+        ignored("override_module_apply", "there are no modules to override").off("true"),
         ignored(
             "log_trace_cache_warnings",
             "the order of units is planned, not traced",
@@ -281,7 +300,7 @@ pub const ZERO: Table = Table {
         refused(
             "mics_shard_size",
             "MiCS was removed from DeepSpeed itself; use zero_hpz_partition_size",
-        ),
+        ).off("-1"),
         refused(
             "mics_hierarchical_params_gather",
             "MiCS was removed from DeepSpeed itself",
@@ -290,16 +309,28 @@ pub const ZERO: Table = Table {
         refused(
             "zeropp_loco_param",
             "LoCo was removed from DeepSpeed itself",
-        ),
+        ).off("null"),
         refused(
             "zenflow",
             "ZenFlow is not available; offload_optimizer overlaps the host's update with the backward",
+        ).off("null"),
+        ignored("leaf_module", "the unit of gather is the model's block").off(LEAF_MODULES),
+        ignored(
+            "compute_grad_norm",
+            "the gradient norm is computed in every step: it is printed, and finds what is not finite",
+        ).off("true"),
+        ignored(
+            "parameter_alignment",
+            "where parameters begin in a unit is planned for the device's kernels",
         ),
-        refused(
-            "super_offload",
-            "SuperOffload is not available; use offload_optimizer",
+        ignored(
+            "stage3_allgather_sequential",
+            "parameters are gathered unit by unit (a block of the model), each with one all-gather",
         ),
-        refused("leaf_module", "the unit of gather is the model's block"),
+        ignored(
+            "save_muon_momentum_buffer_in_memory",
+            "the momentum rests where all states of offload_optimizer rest",
+        ),
     ],
 };
 
@@ -316,7 +347,8 @@ pub const BF16: Table = Table {
         ignored(
             "check_grad_overflow",
             "the gradient norm is checked every step",
-        ),
+        )
+        .off("true"),
         refused(
             "bf16_master_weights_and_grads",
             "master weights are float32",
@@ -432,7 +464,7 @@ pub const ACTIVATION: Table = Table {
             "contiguous_memory_optimization",
             "saved inputs always lie in one planned arena",
         ),
-        ignored("number_checkpoints", "the plan knows their number"),
+        ignored("number_checkpoints", "the plan knows their number").off("null"),
         ignored(
             "synchronize_checkpoint_boundary",
             "boundaries are ordered by events, not by waiting",

@@ -57,6 +57,13 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
                 "set nvme_path",
             );
         }
+        if nvme(&o.device) && !s.aio.block_size.is_multiple_of(4096) {
+            no(
+                "aio.block_size",
+                "files on the disk are read by whole pages: it must be a multiple of 4096",
+                "set it to a multiple of 4096",
+            );
+        }
         if o.ratio < 1.0 && o.delayed_update {
             no(
                 "zero_optimization.offload_optimizer.ratio",
@@ -149,7 +156,8 @@ pub(crate) fn without_effect(
         ),
         (
             "zero_optimization.stage3_model_persistence_threshold",
-            zero.stage3_model_persistence_threshold.is_some(),
+            zero.stage3_model_persistence_threshold
+                .is_some_and(|n| n < i64::MAX as u64),
             "has no effect: stage3_param_persistence_threshold alone says which blocks stay gathered",
             OFF,
         ),

@@ -141,6 +141,11 @@ fn run(path: &Path) {
     {
         assert!(what.contains("AdamW with lr"), "{name}: {what}");
     }
+    // The same of a clipping that is not given.
+    if let Some(what) = warned.remove("gradient_clipping") {
+        let given = value.get("gradient_clipping").is_some();
+        assert!(!given && what.contains("not clipped"), "{name}: {what}");
+    }
     named(&name, &warned, expect.get("named"));
     let ranks = expect["ranks"].as_u64().expect("ranks");
     if let Some(keys) = expect.get("pending").and_then(Value::as_object) {
@@ -176,6 +181,7 @@ fn tutorials_become_the_plan_beside_them() {
 fn auto_sizes_follow_the_width_where_it_is_known() {
     let value = serde_json::json!({
         "train_batch_size": 4,
+        "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW"},
         "zero_optimization": {"reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"},
     });

@@ -303,7 +303,7 @@ fn one_setting_by_two_names_has_one_value() {
     };
     let of = |keys: &str| Config::load("t.json", text(keys), &[]);
     let every = |keys: &str| of(keys).unwrap().resolve(1).unwrap().settings.run.log_every;
-    assert_eq!(every(r#""steps_per_print": 50"#), 50);
+    assert_eq!(every(r#""steps_per_print": 50"#), Some(50));
     let zero = |keys: &str| of(&format!("\"zero_optimization\": {{{keys}}}"));
     let live = zero(r#""stage": 3, "max_live_parameters": 7"#).unwrap();
     assert_eq!(
@@ -321,4 +321,100 @@ fn one_setting_by_two_names_has_one_value() {
         config.settings.zero_optimization.stage3_max_live_parameters,
         9
     );
+}
+
+/// Every key without effect or refused, with what it is when not given.
+fn foreign(table: &'static Table, path: &str, out: &mut Vec<(String, &'static str, bool)>) {
+    for field in table.fields {
+        let path = match path {
+            "" => field.key.to_string(),
+            _ => format!("{path}.{}", field.key),
+        };
+        match (&field.kind, &field.default) {
+            (Kind::Ignored(_), Default::Json(text)) => out.push((path, text, false)),
+            (Kind::Refused(_), Default::Json(text)) => out.push((path, text, true)),
+            (Kind::Section(table), _) => foreign(table, &path, out),
+            (Kind::Typed(typed), _) => {
+                for (name, table) in typed.cases {
+                    foreign(table, &format!("{path}({name}).params"), out);
+                }
+            }
+            (Kind::Forms(forms), _) => {
+                for form in forms.forms {
+                    if let Kind::Section(table) = form.kind {
+                        foreign(table, &path, out);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Off is what the type of a key calls off, and nothing else.
+#[test]
+fn no_number_but_the_keys_own_default_switches_a_key_off() {
+    let mut keys = vec![];
+    foreign(&ROOT, "", &mut keys);
+    assert!(keys.len() > 100, "{}", keys.len());
+    let mut wrong = vec![];
+    for (path, default, _) in &keys {
+        for value in ["1", "0.5", "-1", "0", "true", "\"on\"", "[1]"] {
+            let number = |text: &str| serde_json::from_str::<Value>(text).ok()?.as_f64();
+            let same =
+                value == *default || number(value).is_some() && number(value) == number(default);
+            let outcomes = BASES.iter().map(|b| try_key(b, path, value));
+            let known = outcomes
+                .into_iter()
+                .find(|o| !matches!(o, Outcome::Unknown));
+            match known {
+                Some(Outcome::Said) if !same => {}
+                Some(Outcome::Taken) if same => {}
+                None => wrong.push(format!("{path}: no base config knows it")),
+                Some(_) => wrong.push(format!("{path} = {value}, not given it is {default}")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// PEFT 0.21's `TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING` for the families here. For the others it asks.
+const PEFT: &[(&str, &[&str])] = &[
+    ("bert", &["query", "value"]),
+    ("bloom", &["query_key_value"]),
+    ("falcon", &["query_key_value"]),
+    ("gemma", &["q_proj", "v_proj"]),
+    ("gemma2", &["q_proj", "v_proj"]),
+    ("gemma3_text", &["q_proj", "v_proj"]),
+    ("gpt2", &["c_attn"]),
+    ("gpt_neox", &["query_key_value"]),
+    ("llama", &["q_proj", "v_proj"]),
+    ("mistral", &["q_proj", "v_proj"]),
+    ("opt", &["q_proj", "v_proj"]),
+    ("phi", &["q_proj", "v_proj", "fc1", "fc2"]),
+    ("qwen2", &["q_proj", "v_proj"]),
+    ("qwen3", &["q_proj", "v_proj"]),
+    ("stablelm", &["q_proj", "v_proj"]),
+    ("t5", &["q", "v"]),
+];
+
+/// What adapters are put on where nobody says it is PEFT's choice, and the documentation names the families for which it has none.
+#[test]
+fn adapters_are_put_where_peft_puts_them() {
+    let docs = include_str!("../../docs/finetuning.md");
+    let (_, none) = docs.split_once("PEFT has no choice for ").unwrap();
+    let (none, _) = none.split_once(" and asks for one").unwrap();
+    let none: Vec<&str> = none
+        .split([',', ' '])
+        .filter(|w| !w.is_empty() && *w != "and")
+        .collect();
+    for family in crossweave_family::FAMILIES {
+        match PEFT.iter().find(|(name, _)| *name == family.name) {
+            Some((name, targets)) => {
+                assert_eq!(family.lora, *targets, "{name}");
+                assert!(!none.contains(name), "{name}");
+            }
+            None => assert!(none.contains(&family.name), "{}: {none:?}", family.name),
+        }
+    }
 }

@@ -5,6 +5,7 @@ mod config;
 mod corpus;
 mod data;
 mod deepspeed;
+mod deepspeed_keys;
 mod documents;
 mod explained;
 mod json;

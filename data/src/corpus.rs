@@ -117,6 +117,33 @@ fn no_end(spec: &DataSpec, tokenizer: Option<&Tokenizer>) -> Option<Remark> {
     )))
 }
 
+/// Bytes of the text that [`open`] would turn into tokens.
+///
+/// # Errors
+/// As [`check`] of the files alone.
+pub fn text_bytes(spec: &DataSpec) -> Result<u64> {
+    let held_back = match &spec.validation {
+        Validation::Source(s) => bytes_of(s, VALIDATION)?,
+        _ => 0,
+    };
+    Ok(bytes_of(&spec.train, TRAIN)?.saturating_add(held_back))
+}
+
+fn bytes_of(source: &Source, key: &str) -> Result<u64> {
+    match source {
+        Source::Files(f) => total_bytes(&list_files(f, &files_key(key))?),
+        Source::Cargo(c) => total_bytes(&list_cargo(c, key)?),
+        Source::Indexed(_) | Source::Given { .. } => Ok(0),
+        Source::Mixture(parts) => {
+            let mut each = parts.iter().enumerate();
+            each.try_fold(0u64, |sum, (i, p)| {
+                let bytes = bytes_of(&p.source, &part_key(key, i))?;
+                Ok(sum.saturating_add(bytes))
+            })
+        }
+    }
+}
+
 /// What is to be predicted, with the ids that takes. Given batches come as they are.
 fn task(spec: &DataSpec, tokenizer: Option<&Tokenizer>) -> Result<Task> {
     match (&spec.train, &spec.examples) {

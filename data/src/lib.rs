@@ -41,7 +41,7 @@ mod workers;
 
 pub use batches::{BatchShape, Batches, IGNORED, Remark, SequenceSource, TokenBatch, shares};
 pub use build::BuildReport;
-pub use corpus::{Corpus, Pass, check, open};
+pub use corpus::{Corpus, Pass, check, open, text_bytes};
 pub use error::{DataError, Result};
 pub use given::GivenTokens;
 pub use gpt::GptDataset;

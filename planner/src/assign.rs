@@ -15,7 +15,7 @@ pub fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
         .map_err(|e| Error::Invalid(e.to_string()))?;
     if !all.is_empty() && all.iter().all(Option::is_none) {
         return Err(Error::Invalid(
-            "optimizer.param_groups freeze every parameter: nothing is left to train; take `frozen` from a group".into(),
+            "optimizer.param_groups freeze every parameter: nothing is left to train; fix: take `frozen` from a group".into(),
         ));
     }
     let each = by_unit(units, all);

@@ -133,7 +133,7 @@ pub const CRATES: &[Crate] = &[
     Crate {
         name: "crossweave", floor: 10,
         ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES, WORDS],
-        theirs: &["clap_complete", "console", "clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
+        theirs: &["clap_complete", "clap_mangen", "console", "clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
         dev: &[TESTS, "safetensors", "sha2", "tempfile"],
     },
     Crate { name: TESTS, floor: 11, ours: ANY, theirs: ANY, dev: ANY },

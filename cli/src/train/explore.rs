@@ -96,6 +96,8 @@ fn train_args(args: &ExploreArgs) -> TrainArgs {
         out: None,
         resume: None,
         trace: None,
+        quiet: false,
+        verbose: false,
     }
 }
 

@@ -58,52 +58,108 @@ impl RunFolder {
         let Some(dir) = asked(args, config) else {
             return fresh(&args.config, &job);
         };
-        if dir.exists() && !dir.is_dir() {
-            return Err(CliError::refused(
-                format!("--out {}: is a file", dir.display()),
-                "name a folder",
-            ));
-        }
-        if is_root(&dir) {
-            return Err(CliError::refused(
-                format!("--out {}: is the root of the file system", dir.display()),
-                "name a folder in it",
-            ));
-        }
-        if let Some((run, part)) = inside_a_run(&dir) {
-            return Err(CliError::refused(
-                format!(
-                    "{}: lies in {part}/ of the run {}, which keeps files of its own there",
-                    dir.display(),
-                    run.display()
-                ),
-                "name a folder beside that run",
-            ));
-        }
+        sound("--out ", &dir)?;
         let claim = Claim::folder(&dir, &job)?;
         let same = |from: &Path| Some(from.canonicalize().ok()? == dir.canonicalize().ok()?);
         let continues = args.resume.as_deref().and_then(same) == Some(true);
         if !continues && holds_run(&dir) {
-            return Err(CliError::refused(
-                format!("{} already holds a run", dir.display()),
-                format!(
-                    "continue it with `--resume {}`, or choose another --out",
-                    dir.display()
-                ),
-            ));
+            return Err(taken(&dir));
         }
         if let Some(name) = strange(&dir).filter(|_| !continues && claim.replaced().is_none()) {
-            return Err(CliError::refused(
-                format!(
-                    "{} holds a {name} and no run: the run's own would be written over it",
-                    dir.display()
-                ),
-                "choose another --out",
-            ));
+            return Err(written_over(&dir, name));
         }
         crossweave_checkpoint::check_target(&dir.join("model"))?;
         Ok(RunFolder::claimed(dir, claim))
     }
+}
+
+/// Whether `run.out` may become the folder of a new run.
+///
+/// # Errors
+/// It is a file, lies in another run, or holds a run or files that a run would write over.
+pub fn free_folder(config: &Config) -> Result<()> {
+    let Some(dir) = config.settings.run.out.as_ref().map(PathBuf::from) else {
+        return Ok(());
+    };
+    sound("", &dir)?;
+    may_become(&dir)?;
+    match (holds_run(&dir), strange(&dir)) {
+        (true, _) => Err(taken(&dir)),
+        (_, Some(name)) => Err(written_over(&dir, name)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a folder is there to be written to, or can be made.
+///
+/// # Errors
+/// It is a file, lies beneath one, or nobody may write where it would be made.
+pub fn may_become(dir: &Path) -> Result<()> {
+    let whole = std::path::absolute(dir).map_err(CliError::io("find", dir))?;
+    let Some(there) = whole.ancestors().find(|a| a.exists()) else {
+        return Ok(());
+    };
+    let facts = std::fs::metadata(there).map_err(CliError::io("look at", there))?;
+    let why = match (facts.is_dir(), facts.permissions().readonly()) {
+        (false, _) => "is a file",
+        (true, true) => "may not be written to",
+        (true, false) => return Ok(()),
+    };
+    Err(CliError::refused(
+        format!(
+            "cannot make the folder {}: {} {why}",
+            dir.display(),
+            there.display()
+        ),
+        "name a folder that can be written to",
+    ))
+}
+
+/// Refuses a file, and a folder that is a part of another run.
+fn sound(option: &str, dir: &Path) -> Result<()> {
+    if dir.exists() && !dir.is_dir() {
+        return Err(CliError::refused(
+            format!("{option}{}: is a file", dir.display()),
+            "name a folder",
+        ));
+    }
+    if is_root(dir) {
+        return Err(CliError::refused(
+            format!("{option}{}: is the root of the file system", dir.display()),
+            "name a folder in it",
+        ));
+    }
+    match inside_a_run(dir) {
+        Some((run, part)) => Err(CliError::refused(
+            format!(
+                "{}: lies in {part}/ of the run {}, which keeps files of its own there",
+                dir.display(),
+                run.display()
+            ),
+            "name a folder beside that run",
+        )),
+        None => Ok(()),
+    }
+}
+
+fn taken(dir: &Path) -> CliError {
+    CliError::refused(
+        format!("{} already holds a run", dir.display()),
+        format!(
+            "continue it with `--resume {}`, or choose another --out",
+            dir.display()
+        ),
+    )
+}
+
+fn written_over(dir: &Path, name: &str) -> CliError {
+    CliError::refused(
+        format!(
+            "{} holds a {name} and no run: the run's own would be written over it",
+            dir.display()
+        ),
+        "choose another --out",
+    )
 }
 
 /// The folder that is named, if one is.

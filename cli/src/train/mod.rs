@@ -18,6 +18,7 @@ mod peak;
 mod planned;
 mod progress;
 mod rank;
+mod ready;
 mod record;
 pub mod resume;
 pub mod save;
@@ -41,11 +42,13 @@ use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
 use crossweave_hal::{CheckerState, crash};
 use crossweave_mesh::JobStore;
+pub use folder::{free_folder, may_become};
 use gate::Shared;
 pub use offload::with_offload;
+pub use ready::{fits, keys, ready};
 use serde::{Deserialize, Serialize};
 use setup::Job;
-pub use setup::rank_spec;
+pub use setup::{capable, compute_type, graphs, rank_spec};
 pub use split::StepTime;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -145,7 +148,9 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     }
     let mut end = Ok(());
     if let Some(summary) = &summary {
-        table::print(&job, summary, &ledgers);
+        if job.lines.is_some() {
+            table::print(&job, summary, &ledgers);
+        }
         if summary.stopped {
             end = Err(CliError::Stopped {
                 step: summary.steps,

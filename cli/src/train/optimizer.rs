@@ -24,7 +24,10 @@ pub fn groups(s: &Settings) -> ParamGroups {
     let muon_like = |o: &Optimizer| matches!(o, Optimizer::Muon(_));
     // What Muon cannot update falls to AdamW: with Muon's own keys for it, or as the rest of the run when a group asks for Muon.
     let fallback = match &optimizer {
-        Optimizer::Muon(_) => Some(Optimizer::Adam(adam(params, true))),
+        Optimizer::Muon(_) => {
+            let decoupled = params.adam_w_mode != Some(false);
+            Some(Optimizer::Adam(adam(params, decoupled)))
+        }
         other => param_groups
             .iter()
             .filter_map(|g| g.optimizer.as_ref())
@@ -102,7 +105,7 @@ fn optimizer(kind: &str, p: &OptimizerParams) -> Optimizer {
     match kind {
         "AdamW8bit" | "Adam8bit" => Optimizer::Adam8bit(adam(p, decoupled)),
         "Lion" | "FusedLion" | "DeepSpeedCPULion" => Optimizer::Lion {
-            betas: p.betas.unwrap_or([0.9, 0.99]),
+            betas: p.betas.unwrap_or([0.9, 0.999]),
         },
         "Lamb" | "FusedLamb" => Optimizer::Lamb(Lamb {
             adam: adam(p, true),

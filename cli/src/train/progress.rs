@@ -12,6 +12,8 @@ pub struct Live {
     bar: Option<ProgressBar>,
     /// Standard output is read as lines: there is no bar, or it is a file or a pipe beside the terminal that has the bar.
     lines: bool,
+    /// Nothing but warnings is printed.
+    quiet: bool,
     every: u64,
     steps: u64,
     /// Seconds a step takes, smoothed, for the lines' ETA.
@@ -21,9 +23,10 @@ pub struct Live {
 }
 
 impl Live {
-    /// For `steps` steps of which `done` are done; lines come every `every` steps.
-    pub fn new(steps: u64, done: u64, every: u64) -> Live {
-        let bar = std::io::stderr().is_terminal().then(|| {
+    /// For `steps` steps of which `done` are done; lines come every `every` steps, and without that neither lines nor a bar.
+    pub fn new(steps: u64, done: u64, every: Option<u64>) -> Live {
+        let seen = every.is_some() && std::io::stderr().is_terminal();
+        let bar = seen.then(|| {
             let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
             if let Ok(style) =
                 ProgressStyle::with_template("{pos}/{len} {wide_bar:.cyan/blue} {msg}  eta {eta}")
@@ -36,9 +39,10 @@ impl Live {
             bar
         });
         Live {
-            lines: bar.is_none() || !std::io::stdout().is_terminal(),
+            lines: every.is_some() && (bar.is_none() || !std::io::stdout().is_terminal()),
+            quiet: every.is_none(),
             bar,
-            every: every.max(1),
+            every: every.unwrap_or(1).max(1),
             steps,
             pace: None,
             since: (0.0, 0.0),
@@ -99,6 +103,7 @@ impl Live {
     /// A line that stays.
     pub fn say(&self, line: &str) {
         match &self.bar {
+            _ if self.quiet => {}
             // On a terminal with a bar, where lines appear in their places.
             Some(bar) if std::io::stdout().is_terminal() => bar.suspend(|| println!("{line}")),
             _ => say!("{line}"),

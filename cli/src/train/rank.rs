@@ -137,7 +137,7 @@ fn begin<'a>(
                 let due = run.validate_every > 0 && step.is_multiple_of(run.validate_every);
                 step <= job.resume.step && (!validation || due || step == job.steps)
             })?,
-            live: Live::new(job.steps, job.resume.step, run.log_every),
+            live: Live::new(job.steps, job.resume.step, job.lines),
             summary: Summary::new(job.resume.step),
             mark: Instant::now(),
         });
@@ -471,7 +471,12 @@ impl Walk<'_> {
         }
         let g = &self.job.resolved.settings.run.generate;
         let draws = g.tokens > 0 && infer::continues(&self.job.source).is_ok();
-        if let Some(tokenizer) = self.job.corpus.tokenizer().filter(|_| draws) {
+        if let Some(tokenizer) = self
+            .job
+            .corpus
+            .tokenizer()
+            .filter(|_| draws && self.job.lines.is_some())
+        {
             let draw = Draw {
                 tokens: g.tokens,
                 temperature: g.temperature,

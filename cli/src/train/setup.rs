@@ -5,26 +5,27 @@ use super::documents;
 use super::folder::{self, RunFolder};
 use super::offload::with_offload;
 use super::optimizer;
+use super::ready::{self, Layout, Ready};
 use super::record::{Machine, Origin};
 use super::resume::{self, Resume};
 use super::specs::{precision, zero_spec};
 use super::trace::TraceSpec;
-use super::units::{dry_runs, units};
-use super::validation;
+use super::units::units;
 use crate::args::TrainArgs;
 use crate::backend;
 use crate::error::{CliError, Result};
-use crate::model::{self, Source};
+use crate::found::{self, Found};
+use crate::model::Source;
 use crate::processes::Processes;
 use crate::ranks::{LocalRanks, Ranks, listed};
-use crate::{configs, objective, source, stages, teacher};
+use crate::{configs, objective, source, stages};
 use crossweave_claim::Claim;
-use crossweave_config::{
-    self as config, Config, Data, Dtype, Epoch, Given, Model, ReduceOrder, Resolved,
-};
-use crossweave_data::{BatchShape, Batches, Columns, Corpus, DataSpec, Pass, Remark};
+use crossweave_config::{self as config, Config, Data, Dtype, Epoch, ReduceOrder, Resolved};
+use crossweave_data::{Batches, Columns, Corpus, DataSpec, Pass};
 use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Recompute, dry_run, plan_for};
-use crossweave_hal::abi::{CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout, op};
+use crossweave_hal::abi::{
+    CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout as TensorLayout, op,
+};
 use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest, Plugin};
 use crossweave_mesh::{Axis, IslandOrder, Islands, Place};
 use crossweave_tensor::Decompositions;
@@ -79,6 +80,8 @@ pub struct Job {
     pub trace: Option<TraceSpec>,
     /// Who runs it, for its record.
     pub origin: Origin,
+    /// Steps between lines of the log; none where nothing but warnings is printed.
+    pub lines: Option<u64>,
 }
 
 /// A back end and the ranks it computes, as `ledger.json` has it.
@@ -185,15 +188,10 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     if !matches!(config.settings.data, Some(Data::Tokens(_))) {
         config.resolve(count)?;
     }
-    let (Some(data), Some(model)) = (config.settings.data.clone(), config.settings.model.clone())
-    else {
-        // One of the two is missing, and this says which.
+    if config.settings.data.is_none() || config.settings.model.is_none() {
+        // This says which of the two is missing.
         config.resolve(count)?;
-        return Err(CliError::refused(
-            "the config has no model or no data",
-            "add it",
-        ));
-    };
+    }
     let folder = match folder {
         Some(out) => RunFolder::unclaimed(out),
         None if writes => RunFolder::choose(args, &config)?,
@@ -205,94 +203,40 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         config.settings.run.threads_per_rank,
         processes.map(|p| p.store.clone()),
     );
-    let local_ranks = local_ranks(args, &config, processes, ranks, &host)?;
+    let local_ranks = local_ranks(args, &config, processes, ranks, &host);
+    let parts = matches!(args.ranks, Some(Ranks::Parts(_)));
+    // What the command line names is no key of the config.
+    let named = parts || args.backend.plugin.is_some() || !args.backend.layers.is_empty();
+    let local_ranks = match named {
+        true => local_ranks?,
+        false => found::at(&config, "run.backend", local_ranks)?,
+    };
+    found::at(&config, "checkpoint", ready::keys(&config))?;
 
-    let hf = matches!(model, Model::Hf(_));
-    let mut spec = source::spec(&data, Some(&model))?;
-    let opened = match hf {
-        true => Some(model::of_config(&model, None)?),
-        false => None,
-    };
-    if let Some(s) = &opened {
-        spec.model_vocab = Some(s.spec.model().vocab as usize);
-        spec.objective = objective::of(&data, Some(&model), Some(&s.spec))?;
-    }
-    objective::tell(&mut config, spec.objective)?;
-    let corpus = source::open(&spec, &source::cache_dir(&data, &folder.path))?;
-    if let (None, false, Some(vocab)) = (spec.model_vocab, hf, corpus.vocab_size()) {
-        config.set("model.vocab_size", &vocab.to_string())?;
-    }
-    if let Some(labels) = corpus.labels() {
-        config.set("data.labels", &serde_json::Value::from(labels).to_string())?;
-    }
-    let given = Given {
-        batch: corpus.fixed_batch(),
-        steps: corpus.fixed_steps(),
-        width: opened.as_ref().map(Source::width),
-        epoch: None,
-    };
-    let mut resolved = config.resolve_given(count, given)?;
-    let mut source = match opened {
-        Some(s) => s,
-        None => model::of_config(&resolved.model, corpus.vocab_size().map(|v| v as u64))?,
-    };
-    let vocab = source.spec.model().vocab;
-    documents::check(&resolved.data, corpus.tokenizer().map(|t| &**t), vocab)?;
-    let sample = sequence(&corpus, &resolved.data, &source)?;
-    let columns = corpus.columns(sample as usize);
-    source.reads(columns)?;
-    source.sees(corpus.images_of_a_row(), &resolved)?;
-    teacher::hear(&mut source, &resolved, sample, columns)?;
-    let epochs = resolved.settings.run.epochs;
-    if epochs.is_some() {
-        let epoch = Some(epoch(&corpus, sample)?);
-        resolved = config.resolve_given(count, Given { epoch, ..given })?;
-    }
-    let steps = resolved.settings.run.steps.ok_or_else(|| {
-        CliError::refused(
-            "run.steps: not given",
-            "add \"run\": {\"steps\": 200} or {\"epochs\": 1}, or --steps",
-        )
-    })?;
-    let shape = BatchShape {
-        global_batch: resolved.batch.global,
-        ranks: resolved.batch.ranks,
-        accumulation: resolved.batch.accumulation,
-    };
-    let key = match &resolved.data {
-        Data::Text(_) => "data.train",
-        Data::Tokens(_) => "data.tokens",
-    };
-    let shuffle = match &resolved.data {
-        Data::Text(d) => d.seed.unwrap_or(resolved.seed),
-        Data::Tokens(_) => resolved.seed,
-    };
-    let samples = steps.saturating_mul(resolved.batch.global);
-    let rows = corpus.train(sample as usize, samples, shuffle)?;
-    let seq_len = rows.row_len() as u64 - 1;
-    let mut batches = Batches::training(rows, shape, key)?;
-    if epochs.is_some() && matches!(resolved.data, Data::Tokens(_)) {
-        batches = batches.repeating();
-    }
-    let mut remarks = [corpus.remarks_at_start(), source.remarks()].concat();
-    remarks.extend(batches.remarks());
-    if let Some(epochs) = epochs {
-        remarks.push(Remark::Note(format!(
-            "run.epochs {epochs}: {steps} steps of {} samples",
-            shape.global_batch
-        )));
-    }
-    let (validation, said) = validation::open(&corpus, &resolved, sample, shape)?.unzip();
-    remarks.extend(said);
+    let cache = |data: &Data| source::cache_dir(data, &folder.path);
+    let open = |spec: &DataSpec, data: &Data| source::open(spec, &cache(data)).map(Some);
+    let mut found = Found::default();
+    let ready = ready::ready(&mut config, count, &host, &open, &mut found);
+    found.end()?;
+    // Where there is no fault there is a job, whose text was read.
+    let ready = ready.ok_or_else(|| CliError::refused("the config makes no job", "report this"))?;
+    let Ready {
+        resolved,
+        source,
+        spec,
+        corpus,
+        steps,
+        seq_len,
+        batches,
+        validation,
+        remarks,
+        layout: Layout { dry, stages },
+    } = ready;
+    let compute = compute_type(resolved.dtype);
     let resume = match resume_from {
         Some(dir) => resume::find(dir, &resolved, &corpus, &source, steps)?,
         None => Resume::fresh(),
     };
-    let null = backend::open_linked("null", &host)?.open(0)?;
-    let compute = compute_type(resolved.dtype);
-    let units = units(&source, &resolved, &resolved.mesh.place(0))?;
-    let dry = dry_runs(&null, &source, &resolved, (compute, seq_len))?;
-    let stages = stages::of(&resolved, &units, &dry[0].1, None)?;
     let order = order(&resolved);
     // Of several processes they are known when those have agreed.
     let islands = match processes {
@@ -322,6 +266,11 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         let notes = folder.notes.iter().chain(&resume.notes);
         notes.for_each(|n| eprintln!("note: {n}"));
     }
+    let lines = match (args.quiet, args.verbose) {
+        (true, _) => None,
+        (_, true) => Some(1),
+        _ => resolved.settings.run.log_every.or(Some(1)),
+    };
     let mut job = Job {
         origin,
         computes: local_ranks.backends().map(Computes::of).collect(),
@@ -345,6 +294,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         claim: folder.claim,
         resume,
         trace,
+        lines,
     };
     // Refused here, before the output folder exists, rather than after minutes of filling memory.
     let mut machines = vec![];
@@ -377,7 +327,7 @@ pub fn compute_type(dtype: Dtype) -> DType {
 }
 
 /// Tokens of a sample: the file's, the config's, or the model's longest.
-fn sequence(corpus: &Corpus, data: &Data, source: &Source) -> Result<u64> {
+pub(super) fn sequence(corpus: &Corpus, data: &Data, source: &Source) -> Result<u64> {
     let longest = source.spec.model().positions;
     // Encoder and decoder read a part each, and rows of two texts have more than tokens.
     let columns = corpus.sequence_len().and_then(|_| corpus.columns(0));
@@ -400,7 +350,7 @@ fn sequence(corpus: &Corpus, data: &Data, source: &Source) -> Result<u64> {
 }
 
 /// One pass over the training data, for `run.epochs`.
-fn epoch(corpus: &Corpus, seq_len: u64) -> Result<Epoch> {
+pub(super) fn epoch(corpus: &Corpus, seq_len: u64) -> Result<Epoch> {
     Ok(match corpus.pass(seq_len as usize)? {
         Pass::Tokens(tokens) => Epoch::Tokens {
             tokens,
@@ -734,9 +684,9 @@ fn local_ranks(
 }
 
 /// Can the device multiply matrices of the compute type? A back end that cannot is refused now, not by its first op.
-fn capable(device: &Device, compute: DType) -> Result<()> {
-    let square = Layout::contiguous(compute, &[2, 2]);
-    let operands = [square, square, square, Layout::ABSENT];
+pub fn capable(device: &Device, compute: DType) -> Result<()> {
+    let square = TensorLayout::contiguous(compute, &[2, 2]);
+    let operands = [square, square, square, TensorLayout::ABSENT];
     let product = OpRequest::new(
         op::MATMUL,
         &operands,

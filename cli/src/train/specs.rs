@@ -22,6 +22,7 @@ pub fn precision(r: &Resolved) -> Precision {
     Precision {
         scaler,
         predivide: own.then_some(factor),
+        sum: r.settings.gradient_allreduce_op == "sum",
         wire: compute_type(r.wire()),
         accum: compute_type(r.accumulation()),
     }

@@ -44,7 +44,7 @@ pub struct Family {
     pub nested: Nested,
     /// The way back to a `config.json`, of the keys as they are.
     pub export: fn(&Config, &mut Map<String, Value>),
-    /// Modules that PEFT adapts where nobody says which.
+    /// Modules that are adapted where nobody says which: those of PEFT 0.21, or the projections of queries and values where it has none.
     pub lora: &'static [&'static str],
     /// PEFT's name for weights that are `[in, out]`.
     pub fan_in_fan_out: bool,

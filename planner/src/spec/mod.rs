@@ -234,6 +234,9 @@ impl RankSpec {
 
     /// What gradients are divided by before they are summed over the ranks, and what the sum is multiplied by.
     pub fn divisions(&self) -> [f64; 2] {
+        if self.precision.sum {
+            return [1.0, 1.0];
+        }
         let ranks = f64::from(self.replicas());
         let before = self.precision.predivide.unwrap_or(ranks);
         [before, before / ranks]

@@ -18,6 +18,8 @@ pub struct Precision {
     /// Gradients are divided by this before they are summed over the ranks, and by the rest of the rank count after; `None` = by the
     /// rank count before.
     pub predivide: Option<f64>,
+    /// Gradients are added over the ranks and divided by nothing.
+    pub sum: bool,
     /// Type of gradients between the ranks; the collective adds in f32 and rounds once.
     pub wire: DType,
     /// Type in which gradients of micro-batches are added up: f32, or the 16-bit type of the parameters, rounded behind each micro-batch.
@@ -30,6 +32,7 @@ impl Default for Precision {
         Precision {
             scaler: None,
             predivide: None,
+            sum: false,
             wire: DType::F32,
             accum: DType::F32,
         }

@@ -50,7 +50,7 @@ pub const FAMILY: Family = Family {
     },
     nested: not_nested,
     export: keys_only,
-    lora: &["q_proj", "v_proj"],
+    lora: &["q_proj", "v_proj", "fc1", "fc2"],
     fan_in_fan_out: false,
     tensors: Tensors::PLAIN,
 };

@@ -1,0 +1,151 @@
+//! Faults of a config that only its files, the model or a back end show: each with its place in the config, all of them together.
+
+use crate::error::{CliError, Result};
+use crossweave_config::{Config, Errors, Problem};
+
+/// The faults that were found, in the order in which they were.
+#[derive(Default)]
+pub struct Found(Vec<Problem>);
+
+impl Found {
+    /// The value, or nothing where it is a fault; one that names no key of its own is that of `key`.
+    pub fn take<T>(&mut self, config: &Config, key: &str, result: Result<T>) -> Option<T> {
+        let problems = match result {
+            Ok(value) => return Some(value),
+            Err(CliError::Config(Errors(problems))) => problems,
+            Err(e) => vec![placed(config, key, &e)],
+        };
+        for p in problems {
+            if !self.0.contains(&p) {
+                self.0.push(p);
+            }
+        }
+        None
+    }
+
+    /// All faults as one error.
+    ///
+    /// # Errors
+    /// There are some.
+    pub fn end(self) -> Result<()> {
+        match self.0.is_empty() {
+            true => Ok(()),
+            false => Err(Errors(self.0).into()),
+        }
+    }
+}
+
+/// The value, or its error with a place in the config: see [`Found::take`].
+///
+/// # Errors
+/// That one.
+pub fn at<T>(config: &Config, key: &str, result: Result<T>) -> Result<T> {
+    result.map_err(|e| match e {
+        CliError::Config(_) => e,
+        e => Errors(vec![placed(config, key, &e)]).into(),
+    })
+}
+
+/// An error as a problem of the config: of the key that its words begin with, else of one that they name, else of `key`.
+fn placed(config: &Config, key: &str, e: &CliError) -> Problem {
+    let text = e.to_string();
+    let (what, fix) = match text.split_once("; fix: ") {
+        Some((what, fix)) => (what.to_string(), fix.to_string()),
+        None => (text, format!("see `crossweave config explain {key}`")),
+    };
+    let (first, rest) = what.split_once(": ").unwrap_or(("", &what));
+    let first = first.trim_matches('`');
+    if is_key(first) {
+        return config.problem(first, rest.to_string(), fix);
+    }
+    let clean = |c: char| !(c.is_alphanumeric() || "._[]".contains(c));
+    let words = what.split([' ', ',', ';', '=']);
+    let mut words = words.map(|w| w.trim_matches(clean));
+    let named = words.find(|w| is_key(w) && config.place(w).is_some());
+    let path = named.or(of_value(config, &what)).unwrap_or(key).to_string();
+    config.problem(&path, what, fix)
+}
+
+/// The key whose value, a text such as a path, the error quotes.
+fn of_value<'a>(config: &'a Config, what: &str) -> Option<&'a str> {
+    let given = config
+        .rows()
+        .iter()
+        .filter(|r| config.place(&r.path).is_some());
+    let quoted = given.filter(|r| {
+        let value: String = serde_json::from_str(&r.value).unwrap_or_default();
+        value.len() > 2 && what.contains(&value)
+    });
+    let longest = quoted.max_by_key(|r| r.value.len());
+    longest.map(|r| &*r.path)
+}
+
+/// Whether the word is written as the path of a key.
+fn is_key(word: &str) -> bool {
+    const SECTIONS: [&str; 12] = [
+        "activation_checkpointing",
+        "aio",
+        "bf16",
+        "checkpoint",
+        "data",
+        "distill",
+        "faults",
+        "fp16",
+        "mesh",
+        "model",
+        "optimizer",
+        "run",
+    ];
+    let Some((section, key)) = word.split_once('.') else {
+        return false;
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.[]".contains(c);
+    let known =
+        SECTIONS.contains(&section) || ["scheduler", "zero_optimization"].contains(&section);
+    known && !key.is_empty() && key.chars().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_stands_where_its_key_does() {
+        let text = "{\n \"mesh\": {\"pp\": 9},\n \"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\"}}\n}";
+        let config = Config::load("c.json", text, &[]).unwrap();
+        let said = |what: &str, fix: &str| {
+            let mut found = Found::default();
+            let e: Result<()> = Err(CliError::refused(what, fix));
+            assert!(found.take(&config, "model", e).is_none());
+            found.end().unwrap_err().to_string()
+        };
+        assert_eq!(
+            said("mesh.pp: 9 are too many", "fewer"),
+            "c.json:2:17: mesh.pp: 9 are too many; fix: fewer"
+        );
+        // A key that is not given stands where its section does.
+        assert!(
+            said("mesh.pp_layers: x", "y").starts_with("c.json:2:11: mesh.pp_layers: x; fix: y")
+        );
+        assert!(said("`data.train`: x", "y").starts_with("c.json: data.train: x; fix: y"));
+        let inner = said(
+            "states go, by zero_optimization.offload_optimizer.device, away",
+            "stay",
+        );
+        assert!(inner.starts_with("c.json:3:"), "{inner}");
+        assert!(said("a file is gone", "make it").starts_with("c.json: model: a file is gone"));
+        let text = "{\"data\": {\"train\": \"a\",\n \"tokenizer\": {\"file\": \"none.json\"}}}";
+        let config = Config::load("c.json", text, &[]).unwrap();
+        let mut found = Found::default();
+        let e: Result<()> = Err(CliError::refused("cannot read none.json", "make it"));
+        found.take(&config, "data", e);
+        let said = found.end().unwrap_err().to_string();
+        assert!(said.starts_with("c.json:2:"), "{said}");
+        let mut found = Found::default();
+        for what in ["a", "b", "a"] {
+            let e: Result<()> = Err(CliError::refused(what, "x"));
+            found.take(&config, "run.out", e);
+        }
+        assert_eq!(found.end().unwrap_err().to_string().lines().count(), 2);
+    }
+}

@@ -1,0 +1,334 @@
+//! Everything that `train` opens and works out before it claims a folder or starts a rank. `config check` runs the same and begins
+//! nothing, so that what the one refuses the other does.
+
+use super::documents;
+use super::folder::may_become;
+use super::offload::with_offload;
+use super::setup::{compute_type, epoch, rank_spec, sequence};
+use super::units::{dry_runs, units};
+use super::validation;
+use crate::backend::open_linked;
+use crate::error::{CliError, Result};
+use crate::found::Found;
+use crate::model::{self, Source};
+use crate::rehearse::{Nobody, Rehearsal};
+use crate::{objective, source, stages, teacher};
+use crossweave_checkpoint::{PublicKey, SecretKey};
+use crossweave_config::{Config, Data, Given, Model, Resolved};
+use crossweave_data::{BatchShape, Batches, Corpus, DataSpec, Remark};
+use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Trainer, plan_for};
+use crossweave_hal::{CheckerState, Device, HostServices};
+use crossweave_mesh::Axis;
+
+/// Opens the corpus; nothing where its text is left unread.
+pub type OpenCorpus<'a> = &'a dyn Fn(&DataSpec, &Data) -> Result<Option<Corpus>>;
+
+/// A job as far as its config and the files in it go.
+pub struct Ready {
+    /// The config with nothing left open.
+    pub resolved: Resolved,
+    /// The model.
+    pub source: Source,
+    /// What the corpus was opened with.
+    pub spec: DataSpec,
+    /// The data.
+    pub corpus: Corpus,
+    /// Optimizer steps of the whole run.
+    pub steps: u64,
+    /// Predictions in a sequence.
+    pub seq_len: u64,
+    /// Training batches.
+    pub batches: Batches,
+    /// Validation batches.
+    pub validation: Option<Batches>,
+    /// What is remarkable about the data.
+    pub remarks: Vec<Remark>,
+    /// The ranks' shares of the work.
+    pub layout: Layout,
+}
+
+/// How the model lies on the ranks.
+pub struct Layout {
+    /// Sizes found in the dry runs, by the place on `mesh.tp`.
+    pub dry: Vec<(u32, DryRun)>,
+    /// The pipeline, as its first stage has it; none where every rank has the whole model.
+    pub stages: Option<PipelineSpec>,
+}
+
+/// Opens and works out everything. Faults that do not depend on one another are found together; where there is one, or where the text was
+/// left unread, there is nothing to begin with.
+pub fn ready(
+    config: &mut Config,
+    ranks: u64,
+    host: &HostServices,
+    open: OpenCorpus<'_>,
+    found: &mut Found,
+) -> Option<Ready> {
+    let s = &config.settings;
+    let (Some(data), Some(model)) = (s.data.clone(), s.model.clone()) else {
+        // One of the two is missing, and this says which.
+        found.take(config, "model", config.resolve(ranks).map_err(Into::into))?;
+        return None;
+    };
+    let opened = match &model {
+        Model::Hf(_) => Some(found.take(config, "model", model::of_config(&model, None))?),
+        Model::New(_) => None,
+    };
+    let spec = found.take(config, "data", describe(&data, &model, opened.as_ref()))?;
+    let corpus = found.take(config, "data", open(&spec, &data));
+    let unread = matches!(corpus, Some(None));
+    let Some(corpus) = corpus.flatten() else {
+        if matches!(data, Data::Tokens(_)) {
+            return None;
+        }
+        // Sizes do without the text. What else is wrong with data that cannot be opened follows from that.
+        let sizes = Rehearsal::of(config.clone(), ranks);
+        let r = match unread {
+            true => found.take(config, "data", sizes)?,
+            false => sizes.ok()?,
+        };
+        layout(config, (&r.resolved, &r.source, r.seq), host, found)?;
+        return None;
+    };
+    let told = tell(config, &spec, &corpus, &model);
+    found.take(config, "data", told)?;
+    let given = Given {
+        batch: corpus.fixed_batch(),
+        steps: corpus.fixed_steps(),
+        width: opened.as_ref().map(Source::width),
+        epoch: None,
+    };
+    let resolved = config.resolve_given(ranks, given).map_err(CliError::from);
+    let resolved = found.take(config, "run", resolved)?;
+    let begun = begin(config, ranks, (resolved, opened), &corpus, given);
+    let (resolved, source, sample) = found.take(config, "data", begun)?;
+    let epochs = config.settings.run.epochs;
+    let batches = batches((&resolved, epochs), (&corpus, &source), sample);
+    let batches = found.take(config, "data", batches);
+    let held_back = validation::open(&corpus, &resolved, sample, shape(&resolved));
+    let held_back = found.take(config, "data.validation", held_back);
+    let columns = corpus.columns(sample as usize);
+    let seq_len = columns.map_or(sample, |c| c.all() as u64);
+    let seq_len = batches.as_ref().map_or(seq_len, |b| b.seq_len);
+    let layout = layout(config, (&resolved, &source, seq_len), host, found);
+    let (batches, layout) = (batches?, layout?);
+    let (held_back, said) = held_back?.unzip();
+    let mut remarks = batches.remarks;
+    remarks.extend(said);
+    Some(Ready {
+        steps: batches.steps,
+        seq_len,
+        batches: batches.batches,
+        validation: held_back,
+        remarks,
+        resolved,
+        source,
+        spec,
+        corpus,
+        layout,
+    })
+}
+
+/// What the data layer is asked for.
+fn describe(data: &Data, model: &Model, opened: Option<&Source>) -> Result<DataSpec> {
+    let mut spec = source::spec(data, Some(model))?;
+    if let Some(s) = opened {
+        spec.model_vocab = Some(s.spec.model().vocab as usize);
+        spec.objective = objective::of(data, Some(model), Some(&s.spec))?;
+    }
+    Ok(spec)
+}
+
+/// Lays over the config what the data have shown.
+fn tell(config: &mut Config, spec: &DataSpec, corpus: &Corpus, model: &Model) -> Result<()> {
+    objective::tell(config, spec.objective)?;
+    let new = matches!(model, Model::New(_));
+    if let (None, true, Some(vocab)) = (spec.model_vocab, new, corpus.vocab_size()) {
+        config.set("model.vocab_size", &vocab.to_string())?;
+    }
+    if let Some(labels) = corpus.labels() {
+        config.set("data.labels", &serde_json::Value::from(labels).to_string())?;
+    }
+    Ok(())
+}
+
+/// The model over its data, and the tokens of a sample.
+fn begin(
+    config: &Config,
+    ranks: u64,
+    (resolved, opened): (Resolved, Option<Source>),
+    corpus: &Corpus,
+    given: Given,
+) -> Result<(Resolved, Source, u64)> {
+    let mut resolved = resolved;
+    let mut source = match opened {
+        Some(s) => s,
+        None => model::of_config(&resolved.model, corpus.vocab_size().map(|v| v as u64))?,
+    };
+    let vocab = source.spec.model().vocab;
+    documents::check(&resolved.data, corpus.tokenizer().map(|t| &**t), vocab)?;
+    let sample = sequence(corpus, &resolved.data, &source)?;
+    let columns = corpus.columns(sample as usize);
+    source.reads(columns)?;
+    source.sees(corpus.images_of_a_row(), &resolved)?;
+    teacher::hear(&mut source, &resolved, sample, columns)?;
+    if resolved.settings.run.epochs.is_some() {
+        let epoch = Some(epoch(corpus, sample)?);
+        resolved = config.resolve_given(ranks, Given { epoch, ..given })?;
+    }
+    Ok((resolved, source, sample))
+}
+
+/// The run's steps and what they read.
+struct Reads {
+    steps: u64,
+    seq_len: u64,
+    batches: Batches,
+    remarks: Vec<Remark>,
+}
+
+fn shape(r: &Resolved) -> BatchShape {
+    BatchShape {
+        global_batch: r.batch.global,
+        ranks: r.batch.ranks,
+        accumulation: r.batch.accumulation,
+    }
+}
+
+/// `epochs`: what the config said before its steps were known.
+fn batches(
+    (r, epochs): (&Resolved, Option<f64>),
+    (corpus, source): (&Corpus, &Source),
+    sample: u64,
+) -> Result<Reads> {
+    let steps = r.settings.run.steps.ok_or_else(|| {
+        CliError::refused(
+            "run.steps: not given",
+            "add \"run\": {\"steps\": 200} or {\"epochs\": 1}, or --steps",
+        )
+    })?;
+    let key = match &r.data {
+        Data::Text(_) => "data.train",
+        Data::Tokens(_) => "data.tokens",
+    };
+    let shuffle = match &r.data {
+        Data::Text(d) => d.seed.unwrap_or(r.seed),
+        Data::Tokens(_) => r.seed,
+    };
+    let samples = steps.saturating_mul(r.batch.global);
+    let rows = corpus.train(sample as usize, samples, shuffle)?;
+    let seq_len = rows.row_len() as u64 - 1;
+    let mut batches = Batches::training(rows, shape(r), key)?;
+    if epochs.is_some() && matches!(r.data, Data::Tokens(_)) {
+        batches = batches.repeating();
+    }
+    let mut remarks = [corpus.remarks_at_start(), source.remarks()].concat();
+    remarks.extend(batches.remarks());
+    if let Some(epochs) = epochs {
+        remarks.push(Remark::Note(format!(
+            "run.epochs {epochs}: {steps} steps of {} samples",
+            r.batch.global
+        )));
+    }
+    Ok(Reads {
+        steps,
+        seq_len,
+        batches,
+        remarks,
+    })
+}
+
+/// Lays the model over the ranks and plans the step of each pipeline stage on the null device.
+pub fn layout(
+    config: &Config,
+    (resolved, source, seq): (&Resolved, &Source, u64),
+    host: &HostServices,
+    found: &mut Found,
+) -> Option<Layout> {
+    let first = resolved.mesh.place(0);
+    let own = units(source, resolved, &first);
+    let own = found.take(config, "optimizer.param_groups", own)?;
+    let plugin = found.take(config, "run.backend", open_linked("null", host))?;
+    let null = found.take(config, "run.backend", plugin.open(0).map_err(Into::into))?;
+    let sizes = (compute_type(resolved.dtype), seq);
+    let dry = found.take(config, "model", dry_runs(&null, source, resolved, sizes))?;
+    let stages = stages::of(resolved, &own, &dry[0].1, None);
+    let stages = found.take(config, "mesh.pp", stages)?;
+    let key = match &resolved.settings.zero_optimization.offload_optimizer {
+        Some(_) => "zero_optimization.offload_optimizer",
+        None => "zero_optimization",
+    };
+    let offload = resolved
+        .settings
+        .zero_optimization
+        .offload_optimizer
+        .as_ref();
+    let disk = offload.filter(|o| o.device == "nvme");
+    if let Some(path) = disk.and_then(|o| o.nvme_path.as_ref()) {
+        found.take(
+            config,
+            &format!("{key}.nvme_path"),
+            may_become(path.as_ref()),
+        )?;
+    }
+    let mut plans = vec![];
+    for stage in 0..resolved.mesh.length(Axis::Pp) {
+        // A board of its own, so that no stage is missed by another.
+        let planned = plugin
+            .with_checker(&CheckerState::default())
+            .open(0)
+            .map_err(CliError::from)
+            .and_then(|device| {
+                let place = first.stage(stage);
+                let spec = RankSpec {
+                    pipeline: stages.clone(),
+                    ..rank_spec(resolved, place, seq)
+                };
+                let spec = with_offload(spec, resolved, &device, true);
+                let units = units(source, resolved, &place)?;
+                Ok(Trainer::new(&device, units, spec, &dry[0].1, &Nobody)?)
+            });
+        let trainer = found.take(config, key, planned)?;
+        plans.push((trainer.plan().clone(), trainer.facts().clone()));
+    }
+    if stages.is_some() {
+        let of = |rank: u32| RankSpec {
+            pipeline: stages.clone(),
+            ..rank_spec(resolved, resolved.mesh.place(rank), seq)
+        };
+        let agree = stages::agree(&resolved.mesh, &plans, of);
+        found.take(config, "mesh.pp", agree)?;
+    }
+    Some(Layout { dry, stages })
+}
+
+/// Whether a device has room for what the first rank of each stage does.
+///
+/// # Errors
+/// It has not, by the plan.
+pub fn fits(device: &Device, (resolved, seq): (&Resolved, u64), layout: &Layout) -> Result<()> {
+    for stage in 0..resolved.mesh.length(Axis::Pp) {
+        let spec = RankSpec {
+            pipeline: layout.stages.clone(),
+            ..rank_spec(resolved, resolved.mesh.place(0).stage(stage), seq)
+        };
+        let spec = with_offload(spec, resolved, device, true);
+        plan_for(device, &spec, &layout.dry[0].1)?;
+    }
+    Ok(())
+}
+
+/// Reads the keys by which checkpoints are signed and trusted.
+///
+/// # Errors
+/// A file that is none.
+pub fn keys(config: &Config) -> Result<()> {
+    let s = &config.settings.checkpoint;
+    if let Some(key) = &s.sign_key {
+        SecretKey::read(key.as_ref())?;
+    }
+    if let Some(key) = &s.trust_key {
+        PublicKey::read(key.as_ref())?;
+    }
+    Ok(())
+}
