@@ -60,6 +60,7 @@ mod width;
 
 use args::{Cli, Command};
 use clap::Parser;
+use crossweave_data::is_guarded;
 use crossweave_hal::{HostMemory, crash};
 use error::{HOST_ROOM, Result};
 use std::process::ExitCode;
@@ -76,11 +77,7 @@ fn main() -> ExitCode {
     refuse_writes_beyond_limits();
     std::panic::set_hook(Box::new(|info| {
         // The data layer catches these and names the file.
-        let guarded = |part: &str| part.starts_with("tokenizers") || part == "spm_precompiled";
-        if info
-            .location()
-            .is_some_and(|l| l.file().split(['/', '\\']).any(guarded))
-        {
+        if info.location().is_some_and(|l| is_guarded(l.file())) {
             return;
         }
         eprintln!("error: this is a bug of crossweave: {info}");

@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// What the data layer is asked for.
 ///
@@ -189,12 +190,15 @@ pub fn open(spec: &DataSpec, cache: &Path) -> Result<Corpus> {
     Ok(crossweave_data::open(spec, cache, &Bar::default())?)
 }
 
-/// A bar per phase; silent where nobody watches.
+/// Between two lines where no terminal shows a bar.
+const BETWEEN_LINES: Duration = Duration::from_secs(5);
+
+/// A bar per phase; where there is no terminal, a line every few seconds.
 #[derive(Default)]
-struct Bar(Mutex<Option<ProgressBar>>);
+struct Bar(Mutex<Option<(ProgressBar, Instant)>>);
 
 impl Bar {
-    fn with(&self, f: impl FnOnce(&mut Option<ProgressBar>)) {
+    fn with(&self, f: impl FnOnce(&mut Option<(ProgressBar, Instant)>)) {
         // The bar is only drawn, so one that a panicking thread held is as good as any.
         f(&mut self.0.lock().unwrap_or_else(|e| e.into_inner()));
     }
@@ -228,14 +232,25 @@ impl Progress for Bar {
                 });
             bar.set_style(style);
         }
-        self.with(|slot| *slot = Some(bar));
+        self.with(|slot| *slot = Some((bar, Instant::now())));
     }
     fn advance(&self, bytes: u64) {
-        self.with(|slot| slot.iter().for_each(|b| b.inc(bytes)));
+        self.with(|slot| {
+            let Some((bar, since)) = slot else { return };
+            bar.inc(bytes);
+            if bar.is_hidden() && since.elapsed() > BETWEEN_LINES {
+                *since = Instant::now();
+                let (done, all) = (bar.position(), bar.length().unwrap_or(0));
+                eprintln!("{}: {} of {}", bar.message(), Size(done), Size(all));
+            }
+        });
+    }
+    fn warn(&self, words: &str) {
+        eprintln!("warning: {words}");
     }
     fn end(&self) {
         self.with(|slot| {
-            if let Some(bar) = slot.take() {
+            if let Some((bar, _)) = slot.take() {
                 bar.finish_and_clear();
             }
         });

@@ -4,84 +4,34 @@
 //! largest single document). The `.idx` gets its name last: where it exists, the `.bin` beside it is whole.
 
 use crate::atomic::{AtomicFile, write_file};
-use crate::batches::Remark;
 use crate::cache::{Hash, corpus_hash, hash_files, hex};
 use crate::error::{DataError, Result};
 use crate::example::ExampleReader;
 use crate::index_file::{Index, TokenType};
 use crate::indexed::{IndexedDataset, pair};
 use crate::progress::{Phase, Progress};
+use crate::report::{BuildReport, rows_as_text};
 use crate::source::{
-    Form, JsonRows, RowError, SourceFile, Tap, arrow, csv, inner_extension, list_cargo, list_files,
-    parquet, read_file, stream_file,
+    Form, JsonRows, LONGEST_LINE, Packing, RowError, STRETCH, SourceFile, Tap, arrow, csv,
+    list_cargo, list_files, parquet, read_file, stream_file,
 };
 use crate::spec::Source;
-use crate::task::{Document, Recipe, Task, check_unchanged};
+use crate::task::{Document, Recipe, Task, check_unchanged, too_long};
 use crate::tokenizer::Tokenizer;
 use crate::workers::Workers;
 use sha2::{Digest, Sha256};
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// Bytes of text tokenised between two writes.
 const PORTION: u64 = 32 << 20;
 
-/// What making a dataset took.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BuildReport {
-    /// Whether text was tokenised; false when the cache or the user already had the tokens.
-    pub built: bool,
-    /// Documents of the dataset.
-    pub documents: u64,
-    /// Tokens of the dataset, end-of-document ids included.
-    pub tokens: u64,
-    /// Bytes of the source files; for a ready-made dataset, of its `.bin`.
-    pub bytes: u64,
-    /// Source files.
-    pub files: u64,
-    /// Documents in which bytes that are not UTF-8 were replaced; known only when `built`.
-    pub lossy_documents: u64,
-    /// Source files that are read as text though their names say that they hold rows, and the first of them.
-    pub rows_as_text: Option<(u64, PathBuf)>,
-    /// The dataset, without `.bin`/`.idx`.
-    pub prefix: PathBuf,
-}
+/// Bytes of a part of a file, and of the parts that are tokenised at once.
+const PART: usize = 1 << 20;
+const PARTS: u64 = 8 << 20;
 
-impl BuildReport {
-    /// What a user should know of the text.
-    pub(crate) fn remarks(&self, key: &str) -> Vec<Remark> {
-        let mut said: Vec<Remark> = rows_remark(key, self.rows_as_text.as_ref())
-            .into_iter()
-            .collect();
-        if self.lossy_documents > 0 {
-            said.push(Remark::Warning(format!(
-                "{key}: {} of {} documents have bytes that are not UTF-8, which are replaced by U+FFFD; fix: save them as UTF-8, or exclude them (data.exclude)",
-                self.lossy_documents, self.documents
-            )));
-        }
-        said
-    }
-}
-
-/// Files of text whose names say that they hold rows: how many, and the first.
-pub(crate) fn rows_as_text(files: &[SourceFile]) -> Option<(u64, PathBuf)> {
-    let rows = |f: &&SourceFile| f.form == Form::Text && inner_extension(&f.path) == "json";
-    let mut found = files.iter().filter(rows);
-    let first = found.next()?.path.clone();
-    Some((1 + found.count() as u64, first))
-}
-
-/// The warning about them.
-pub(crate) fn rows_remark(key: &str, found: Option<&(u64, PathBuf)>) -> Option<Remark> {
-    let (count, first) = found?;
-    let which = match count {
-        1 => format!("{} is", first.display()),
-        n => format!("{} and {} more are", first.display(), n - 1),
-    };
-    Some(Remark::Warning(format!(
-        "{key}: {which} read as plain text, with all brackets and quotes, since it holds no rows; fix: to train on rows, write an object a line, or a list of objects"
-    )))
-}
+/// A packed text that is so many times as long as its file is suspicious.
+const ODD_RATIO: u64 = 1000;
 
 /// A dataset ready to read, and the hash that names its content.
 pub(crate) struct Built {
@@ -131,6 +81,15 @@ pub(crate) fn build(
     let built = !pair(&prefix).1.exists();
     let mut lossy_documents = 0;
     if built {
+        for (file, (len, _)) in files.iter().zip(&hashes) {
+            let holds = file.packing.declared(&file.path)?;
+            if let Some(holds) = holds.filter(|n| n / ODD_RATIO > *len) {
+                progress.warn(&format!(
+                    "{key}: {} holds {holds} bytes in {len}, more than {ODD_RATIO} times as many; fix: exclude it (data.exclude) unless that is meant",
+                    file.path.display()
+                ));
+            }
+        }
         progress.begin(Phase::Tokenize, bytes);
         let mut writer = Writer::create(&prefix, tokenizer, recipe)?;
         for (file, (_, hash)) in files.iter().zip(&hashes) {
@@ -259,6 +218,8 @@ struct Writer {
     token_type: TokenType,
     lengths: Vec<u32>,
     lossy: u64,
+    /// Tokens of a document whose parts are still coming, and whether any of its bytes were replaced.
+    open: (u32, bool),
     tasks: Vec<Task>,
     weight: u64,
     workers: Workers,
@@ -281,6 +242,7 @@ impl Writer {
             token_type: TokenType::for_vocab(tokenizer.vocab_size()),
             lengths: Vec::new(),
             lossy: 0,
+            open: (0, false),
             tasks: Vec::new(),
             weight: 0,
             workers: Workers::start(),
@@ -300,6 +262,10 @@ impl Writer {
             Form::Text => {
                 let len =
                     crossweave_files::len(&file.path).map_err(DataError::io("read", &file.path))?;
+                let long = len > PARTS || file.packing != Packing::Plain;
+                if long && tokenizer.has_cuts() {
+                    return self.parts(file, hash, recipe, tokenizer, progress);
+                }
                 self.push(
                     Task::File {
                         path: file.path.clone(),
@@ -319,6 +285,68 @@ impl Writer {
                 self.table(file, hash, recipe, tokenizer, progress)
             }
         }
+    }
+
+    /// One document in parts, so that a file of any length needs memory for a few of them.
+    fn parts(
+        &mut self,
+        source: &SourceFile,
+        hash: &Hash,
+        recipe: Recipe<'_>,
+        tokenizer: &Tokenizer,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let (path, packing) = (&source.path, source.packing);
+        self.flush(recipe, tokenizer, progress)?;
+        let (file, _) = crossweave_files::open(path).map_err(DataError::io("open", path))?;
+        let mut hasher = Sha256::new();
+        let eat = |bytes: &[u8]| {
+            hasher.update(bytes);
+            progress.advance(bytes.len() as u64);
+        };
+        let inside = packing.unpack(Tap { file, eat });
+        let mut inside = inside.map_err(|e| packing.broken(path, e))?;
+        let (mut text, mut at) = (vec![], 0u64);
+        loop {
+            let wanted = PART.max(text.len());
+            let n = (&mut inside)
+                .take(wanted as u64)
+                .read_to_end(&mut text)
+                .map_err(|e| packing.broken(path, e))?;
+            if packing != Packing::Plain && at + text.len() as u64 > LONGEST_LINE {
+                return Err(too_long(path));
+            }
+            let last = n < wanted;
+            let end = match last {
+                true => text.len(),
+                // Without a place to cut, more of it is read. What stays is long enough to be judged by its bytes.
+                false => {
+                    let most = text.len().saturating_sub(STRETCH);
+                    tokenizer.cut(&text[..most]).unwrap_or(0)
+                }
+            };
+            if end > 0 || last {
+                let rest = text.split_off(end);
+                let bytes = std::mem::replace(&mut text, rest);
+                self.weight += end as u64;
+                let path = path.clone();
+                self.tasks.push(Task::Part {
+                    path,
+                    at,
+                    bytes,
+                    last,
+                });
+                at += end as u64;
+            }
+            if self.weight >= PARTS || last {
+                self.flush(recipe, tokenizer, progress)?;
+            }
+            if last {
+                break;
+            }
+        }
+        drop(inside);
+        check_unchanged(path, hasher, hash)
     }
 
     fn table(
@@ -409,13 +437,26 @@ impl Writer {
         let (token_type, tasks) = (self.token_type, std::mem::take(&mut self.tasks));
         let run = |task: Task| task.run(recipe, tokenizer, token_type, progress);
         let documents: Vec<Document> = self.workers.each(tasks, run)?;
-        for document in documents.iter().filter(|d| d.tokens > 0) {
+        for document in documents {
             self.bin.write(&document.bytes)?;
             if let Some((counts, _)) = &mut self.counts {
                 counts.write(&document.counted)?;
             }
-            self.lengths.push(document.tokens);
-            self.lossy += u64::from(document.lossy);
+            let (before, lossy) = self.open;
+            let tokens = before
+                .checked_add(document.tokens)
+                .filter(|n| *n <= i32::MAX as u32);
+            let tokens = tokens.ok_or_else(|| {
+                let reason = "a file holds a document of more tokens than the format can";
+                let fix = "split the document into files below 2 GiB";
+                DataError::setting("data.train", reason, fix)
+            })?;
+            self.open = (tokens, lossy || document.lossy);
+            if !document.goes_on && tokens > 0 {
+                self.lengths.push(tokens);
+                self.lossy += u64::from(self.open.1);
+                self.open = (0, false);
+            }
         }
         Ok(())
     }
@@ -649,6 +690,69 @@ mod tests {
             (None, 0),
         ];
         assert_eq!(*seen.0.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn a_long_file_in_parts_is_the_document_that_it_was_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let line = |i: usize| match i % 7 {
+            0 => format!("  indented {i},\t\u{e9}t\u{e9};\n"),
+            1 => "\n\n".to_string(),
+            2 => format!("x{i}();\r\n"),
+            _ => format!("line {i} of a text, 'tis long.\n"),
+        };
+        let text: String = (0..400_000).map(line).collect();
+        assert!(text.len() as u64 > PARTS);
+        std::fs::write(dir.path().join("a.txt"), &text).unwrap();
+        let packed = zstd::encode_all(text.as_bytes(), 1).unwrap();
+        std::fs::write(dir.path().join("b.txt.zst"), packed).unwrap();
+        // No place to cut at, and one without a letter behind a line.
+        std::fs::write(dir.path().join("c.txt"), " 1\n".repeat(3_000_000)).unwrap();
+        for kind in [TokenizerKind::Bytes, TokenizerKind::Gpt2] {
+            let tokenizer = Tokenizer::open(&TokenizerSpec::new(kind), None).unwrap();
+            let cache = tempfile::tempdir().unwrap();
+            let built = run(&files(dir.path(), &["*"]), &tokenizer, cache.path()).unwrap();
+            assert_eq!(built.report.documents, 3);
+            let mut expected = tokenizer.encode(text.as_bytes()).unwrap().tokens;
+            expected.extend(tokenizer.eod());
+            for i in 0..2 {
+                let mut got = vec![0; built.set.length(i).unwrap() as usize];
+                built.set.read(i, 0, None, &mut got).unwrap();
+                assert!(got == expected, "document {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_packs_a_thousand_times_its_bytes_is_named_before_it_is_read() {
+        struct Warned(Mutex<Vec<String>>);
+        impl Progress for Warned {
+            fn begin(&self, phase: Phase, _: u64) {
+                self.0.lock().unwrap().push(format!("{phase:?}"));
+            }
+            fn advance(&self, _: u64) {}
+            fn end(&self) {}
+            fn warn(&self, words: &str) {
+                self.0.lock().unwrap().push(words.into());
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (odd, plain) = (vec![b'a'; 8 << 20], b"some text\n".repeat(20));
+        let write =
+            |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
+        write("odd.txt.zst", &zstd::bulk::compress(&odd, 1).unwrap());
+        write("plain.txt.zst", &zstd::bulk::compress(&plain, 1).unwrap());
+        let said = Warned(Mutex::default());
+        let source = files(dir.path(), &["*.zst"]);
+        let cache = dir.path().join("cache");
+        build(&source, "k", &bytes_tokenizer(true), None, &cache, &said).unwrap();
+        let said = said.0.into_inner().unwrap();
+        assert_eq!(said.len(), 3, "{said:?}");
+        assert!(
+            said[1].starts_with("k: ") && said[1].contains("odd.txt.zst holds 8388608 bytes"),
+            "{said:?}"
+        );
+        assert_eq!(said[2], "Tokenize");
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! The front door: a description and a cache folder in, batches and a tokenizer out.
 
 use crate::batches::{Remark, SequenceSource};
-use crate::build::{
-    BuildReport, as_rows, build, row_error, rows_as_text, rows_remark, total_bytes,
-};
+use crate::build::{as_rows, build, row_error, total_bytes};
+use crate::report::{BuildReport, rows_as_text, rows_remark};
 use crate::cache::{Hash, hex};
 use crate::error::{DataError, Result};
 use crate::example::ExampleReader;

@@ -1,10 +1,11 @@
 //! A `tokenizer.json` and what the files beside it say of special tokens, read and tried before any text reaches it.
 
+use crate::cuts;
 use crate::error::{DataError, Result};
+use crate::guard;
 use crate::special::SpecialTokens;
-use crossweave_files::clip;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 
@@ -31,6 +32,19 @@ struct Steps {
     normalizer: Value,
     #[serde(default)]
     decoder: Value,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    model: Model,
+}
+
+/// What of a model the ways to cut a text depend on.
+#[derive(Default, Deserialize)]
+struct Model {
+    #[serde(default, rename = "type")]
+    kind: String,
+    #[serde(default)]
+    dropout: Value,
 }
 
 /// A token beside the vocabulary.
@@ -72,15 +86,9 @@ fn takes_some(step: &Value) -> bool {
     matches!(replaced, Ok(Some(true)))
 }
 
-/// Runs the tokenizer library, which panics on some files it has read without a complaint. Sound to go on after, since nothing but
-/// the value being made is touched.
+/// Runs the tokenizer library, which panics on some files it has read without a complaint.
 pub(crate) fn guarded<T>(f: impl FnOnce() -> T) -> std::result::Result<T, String> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).map_err(|e| {
-        let text = e.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| e.downcast_ref::<&str>().copied());
-        let text = clip(text.unwrap_or("no reason given"), 200);
-        format!("the tokenizer library gave up on it ({text})")
-    })
+    guard::guarded(f).map_err(|text| format!("the tokenizer library gave up on it ({text})"))
 }
 
 /// The ids that a tokenizer puts before a text. (What it puts behind one is the end of a document, and has a key of its own.)
@@ -103,6 +111,8 @@ pub(crate) struct HfFile {
     pub(crate) least: usize,
     /// All ids are below.
     pub(crate) vocab: usize,
+    /// Whether a long text can be cut where [`cuts::last`] says.
+    pub(crate) cuts: bool,
     /// What ends a text, and who says so.
     pub(crate) eod: Option<(u32, String)>,
     /// What the file puts before a text.
@@ -181,6 +191,13 @@ impl HfFile {
                 .ok();
         }
         let begin = begin_of(&hf);
+        // A token within a text takes white space around it along, or looks at what is beside it.
+        let plain = |t: &tokenizers::AddedToken| {
+            !(t.lstrip || t.rstrip || t.single_word || t.content.contains('\n'))
+        };
+        let model = json!({"type": steps.model.kind, "dropout": steps.model.dropout});
+        let cuts = cuts::holds(&steps.normalizer, &steps.pre_tokenizer, &model)
+            && hf.get_added_tokens_decoder().values().all(plain);
         let bos = special.named("bos_token");
         let bos = bos.and_then(|(name, _)| hf.token_to_id(name));
         // Of the tokens that were added only what encoding depends on.
@@ -195,6 +212,7 @@ impl HfFile {
             hf,
             least,
             vocab,
+            cuts,
             eod,
             begin,
             bos,
@@ -238,4 +256,32 @@ fn end_of(
     }
     let usual = EOD_NAMES.iter().find_map(|name| hf.token_to_id(name));
     Ok(usual.map(|id| (id, "the usual name".into())))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A byte-level BPE file with these merges.
+    pub(crate) fn byte_level(merges: &[&str], pre_tokenizer: &Value) -> Value {
+        let plain = |b: u32| (33..127).contains(&b) || (161..173).contains(&b) || b >= 174;
+        let mut others = 256u32..;
+        let mut vocab = serde_json::Map::new();
+        for b in 0..256u32 {
+            let code = if plain(b) { Some(b) } else { others.next() };
+            let c = char::from_u32(code.unwrap()).unwrap();
+            vocab.insert(c.to_string(), b.into());
+        }
+        for merge in merges {
+            let id = vocab.len();
+            vocab.insert(merge.replace(' ', ""), id.into());
+        }
+        json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": pre_tokenizer, "post_processor": null, "decoder": null,
+            "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                      "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+                      "vocab": vocab, "merges": merges},
+        })
+    }
 }

@@ -17,6 +17,8 @@ pub trait Progress: Sync {
     fn advance(&self, bytes: u64);
     /// The phase is over.
     fn end(&self);
+    /// Something that the user should know before it is waited for.
+    fn warn(&self, _words: &str) {}
 }
 
 /// Ignores progress.

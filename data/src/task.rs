@@ -38,6 +38,14 @@ pub(crate) enum Task {
         hash: Hash,
         packing: Packing,
     },
+    /// A part of a file that is tokenised in parts.
+    Part {
+        path: PathBuf,
+        /// Where it begins in the text.
+        at: u64,
+        bytes: Vec<u8>,
+        last: bool,
+    },
     /// The text of a row of a table.
     Cell { path: PathBuf, text: String },
     /// A row of JSON.
@@ -51,6 +59,8 @@ pub(crate) struct Document {
     pub(crate) counted: Vec<u8>,
     pub(crate) tokens: u32,
     pub(crate) lossy: bool,
+    /// Whether the next one goes on with it.
+    pub(crate) goes_on: bool,
 }
 
 impl Task {
@@ -61,6 +71,7 @@ impl Task {
         token_type: TokenType,
         progress: &dyn Progress,
     ) -> Result<Document> {
+        let (mut first, mut last) = (true, true);
         let (path, text, size) = match self {
             Task::File {
                 path,
@@ -76,7 +87,7 @@ impl Task {
                     Packing::Plain => bytes,
                     _ => unpacked(bytes, packing, &path)?,
                 };
-                if let Some(what) = unreadable_within(&text) {
+                if let Some(what) = unreadable_within(&text, 0) {
                     let fix = "save it as UTF-8 text, or exclude it (data.exclude)".into();
                     return Err(DataError::Binary { path, what, fix });
                 }
@@ -86,6 +97,22 @@ impl Task {
                     None => text,
                 };
                 (path, text, size)
+            }
+            Task::Part {
+                path,
+                at,
+                bytes,
+                last: ends,
+            } => {
+                (first, last) = (at == 0, ends);
+                if let Some(what) = unreadable_within(&bytes, at) {
+                    let fix = "save it as UTF-8 text, or exclude it (data.exclude)".into();
+                    return Err(DataError::Binary { path, what, fix });
+                }
+                let mark = bytes.starts_with(b"\xef\xbb\xbf") && first;
+                let text = bytes[3 * usize::from(mark)..].to_vec();
+                // Its bytes were counted as they were read.
+                (path, text, 0)
             }
             Task::Cell { path, text } => {
                 let size = text.len() as u64;
@@ -112,11 +139,12 @@ impl Task {
         let mut ids = encoded.tokens;
         // A document of nothing would train the model to end at once.
         if !ids.is_empty() {
-            ids = tokenizer.bordered(ids);
+            ids = tokenizer.bordered(ids, first, last);
         }
         progress.advance(size);
         Ok(Document {
             lossy: encoded.lossy,
+            goes_on: !last,
             ..document(ids, vec![], token_type, &path)?
         })
     }
@@ -156,6 +184,7 @@ fn document(
         counted,
         tokens,
         lossy: false,
+        goes_on: false,
     })
 }
 
@@ -167,17 +196,19 @@ fn unpacked(bytes: Vec<u8>, packing: Packing, path: &Path) -> Result<Vec<u8>> {
         .and_then(|from| from.take(LONGEST_LINE + 1).read_to_end(&mut text))
         .map_err(|e| packing.broken(path, e))?;
     if text.len() as u64 > LONGEST_LINE {
-        let reason = format!(
-            "{} holds one document of more than {LONGEST_LINE} bytes",
-            path.display()
-        );
-        return Err(DataError::setting(
-            "data.train",
-            reason,
-            "split it into documents, a line of .jsonl each",
-        ));
+        return Err(too_long(path));
     }
     Ok(text)
+}
+
+/// The error of a packed file with one document beyond what is read.
+pub(crate) fn too_long(path: &Path) -> DataError {
+    let reason = format!(
+        "{} holds one document of more than {LONGEST_LINE} bytes",
+        path.display()
+    );
+    let fix = "split it into documents, a line of .jsonl each";
+    DataError::setting("data.train", reason, fix)
 }
 
 pub(crate) fn check_unchanged(path: &Path, hasher: Sha256, hash: &Hash) -> Result<()> {

@@ -5,6 +5,7 @@
 
 use crate::cache::hex;
 use crate::chat::BUILT_IN_END;
+use crate::cuts;
 use crate::error::{DataError, Result};
 use crate::hf_file::{HfFile, guarded};
 use crate::spec::{TokenizerKind, TokenizerSpec};
@@ -35,6 +36,8 @@ pub struct Tokenizer {
     /// Who says what ends a text.
     eod_from: String,
     append_eod: bool,
+    /// Whether a long text can be cut where [`cuts::last`] says.
+    cuts: bool,
     /// What begins a text of a model, such as Llama's `<s>`.
     begin: Vec<u32>,
     /// Whether documents begin so too, and not prompts alone.
@@ -135,6 +138,7 @@ impl Tokenizer {
             eod: Some(BYTES_EOD),
             eod_from: String::new(),
             append_eod: true,
+            cuts: true,
             begin: vec![],
             begin_documents: true,
         }
@@ -155,6 +159,7 @@ impl Tokenizer {
             eod: Some(GPT2_EOD),
             eod_from: String::new(),
             append_eod: true,
+            cuts: true,
             begin: vec![],
             begin_documents: true,
         })
@@ -171,6 +176,7 @@ impl Tokenizer {
             eod,
             eod_from: eod_from.unwrap_or_default(),
             append_eod: true,
+            cuts: file.cuts,
             begin: file.begin,
             begin_documents: true,
         };
@@ -287,12 +293,25 @@ impl Tokenizer {
         &self.begin
     }
 
-    /// The ids of a document with what begins and what ends one, neither twice.
-    pub(crate) fn bordered(&self, mut ids: Vec<u32>) -> Vec<u32> {
-        if self.begin_documents && !ids.starts_with(&self.begin) {
+    /// Whether a long text can be tokenised in parts.
+    pub(crate) fn has_cuts(&self) -> bool {
+        self.cuts
+    }
+
+    /// The last place of a text at which it can be cut, so that its parts have the tokens of the whole.
+    pub(crate) fn cut(&self, text: &[u8]) -> Option<usize> {
+        match self.kind {
+            Kind::Bytes => Some(text.len()),
+            Kind::Gpt2(_) | Kind::Hf(_) => cuts::last(text).filter(|_| self.cuts),
+        }
+    }
+
+    /// The ids of a document, or of the first or last part of one, with what begins and what ends one, neither twice.
+    pub(crate) fn bordered(&self, mut ids: Vec<u32>, first: bool, last: bool) -> Vec<u32> {
+        if first && self.begin_documents && !ids.starts_with(&self.begin) {
             ids.splice(0..0, self.begin.iter().copied());
         }
-        let end = self.eod.filter(|_| self.append_eod);
+        let end = self.eod.filter(|_| self.append_eod && last);
         if end.is_some() && ids.last().copied() != end {
             ids.extend(end);
         }

@@ -16,7 +16,7 @@ pub(crate) use json::unread_numbers;
 pub(crate) use jsonl::text_of_row;
 pub(crate) use packed::{Packing, Tap};
 pub(crate) use rows::{JsonRows, LONGEST_LINE, Row, RowError};
-pub(crate) use sniff::unreadable_within;
+pub(crate) use sniff::{HEAD as STRETCH, unreadable_within};
 pub(crate) use tables::{arrow, parquet};
 
 use crate::error::{DataError, Result};

@@ -4,7 +4,7 @@ use crate::error::{DataError, Result};
 use crossweave_files as files;
 use flate2::bufread::GzDecoder;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 /// How a file of text is packed.
@@ -23,6 +23,30 @@ impl Packing {
     pub(crate) fn open(self, path: &Path) -> Result<Box<dyn Read>> {
         let (file, _) = files::open(path).map_err(DataError::io("open", path))?;
         self.unpack(file).map_err(|e| self.broken(path, e))
+    }
+
+    /// How many bytes the file says that it holds, of one member or frame; gzip counts them modulo 2^32.
+    pub(crate) fn declared(self, path: &Path) -> Result<Option<u64>> {
+        let read = |mut file: File, len: u64| -> io::Result<Option<u64>> {
+            let mut end = [0; 18];
+            Ok(match self {
+                Packing::Plain => None,
+                Packing::Gzip if len < end.len() as u64 => None,
+                Packing::Gzip => {
+                    file.seek(SeekFrom::End(-4))?;
+                    file.read_exact(&mut end[..4])?;
+                    Some(u64::from(u32::from_le_bytes([
+                        end[0], end[1], end[2], end[3],
+                    ])))
+                }
+                Packing::Zstd => {
+                    let n = file.read(&mut end)?;
+                    zstd::zstd_safe::get_frame_content_size(&end[..n]).unwrap_or(None)
+                }
+            })
+        };
+        let (file, len) = files::open(path).map_err(DataError::io("open", path))?;
+        read(file, len).map_err(DataError::io("read", path))
     }
 
     /// The bytes inside what `from` gives.

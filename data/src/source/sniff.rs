@@ -8,8 +8,8 @@ use crossweave_files as files;
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes looked at.
-const HEAD: usize = 1 << 16;
+/// Bytes looked at, at the start of a file and in each stretch of a document.
+pub(crate) const HEAD: usize = 1 << 16;
 
 /// First bytes of formats that are no text, and their names.
 const FORMATS: &[(&[u8], &str)] = &[
@@ -157,15 +157,15 @@ fn form(path: &Path, head: &[u8], by_name: Form, field: &str) -> Result<Form> {
     })
 }
 
-/// Why some stretch of a whole document is no text, with the byte at which the stretch starts: a file may begin as text and go on as
-/// something else.
-pub(crate) fn unreadable_within(text: &[u8]) -> Option<String> {
+/// Why some stretch of a document is no text, with the byte at which the stretch starts: a file may begin as text and go on as
+/// something else. `before` bytes of it precede.
+pub(crate) fn unreadable_within(text: &[u8], before: u64) -> Option<String> {
     let starts = (0..text.len()).step_by(HEAD);
     // The last stretch is as long as the others, since of a few bytes nothing can be said.
     let mut starts = starts.map(|at| at.min(text.len().saturating_sub(HEAD)));
     starts.find_map(|at| {
         let what = unreadable(&text[at..text.len().min(at + HEAD)])?;
-        Some(match at {
+        Some(match at as u64 + before {
             0 => what,
             at => what.replacen("its first bytes", &format!("its bytes from {at} on"), 1),
         })
@@ -320,16 +320,16 @@ mod tests {
     #[test]
     fn what_goes_on_as_something_else_is_found() {
         let text = "Plain text, and more of it.\n".repeat(9000).into_bytes();
-        assert_eq!(unreadable_within(&text), None);
-        assert_eq!(unreadable_within(b""), None);
-        assert_eq!(unreadable_within("世".repeat(70_000).as_bytes()), None);
+        assert_eq!(unreadable_within(&text, 0), None);
+        assert_eq!(unreadable_within(b"", 0), None);
+        assert_eq!(unreadable_within("世".repeat(70_000).as_bytes(), 0), None);
         let noise: Vec<u8> = (0..90_000u32)
             .map(|i| (i.wrapping_mul(2_654_435_761) >> 23) as u8)
             .collect();
-        let found = unreadable_within(&[&text[..], &noise].concat()).unwrap();
+        let found = unreadable_within(&[&text[..], &noise].concat(), 0).unwrap();
         assert!(found.contains("its bytes from "), "{found}");
         // A file system that lost power leaves zeros.
-        let found = unreadable_within(&[&text[..], &[0; 4096]].concat()).unwrap();
+        let found = unreadable_within(&[&text[..], &[0; 4096]].concat(), 0).unwrap();
         assert!(found.contains("NUL"), "{found}");
     }
 }

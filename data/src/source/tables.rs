@@ -1,6 +1,7 @@
 //! Documents of Parquet and Arrow tables: one row, one document, out of one column of strings.
 
 use crate::error::{DataError, Result};
+use crate::guard;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch, RecordBatchReader};
 use arrow_ipc::reader::{FileReader, StreamReader};
@@ -10,7 +11,6 @@ use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::Field;
 use parquet::schema::types::Type;
 use std::io::{BufReader, Read, Seek};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -153,8 +153,7 @@ fn kind_of(column: &Type) -> &'static str {
 
 /// A damaged table is an error of the file, also where the library that reads it panics.
 fn guarded(path: &Path, read: impl FnOnce() -> Result<()>) -> Result<()> {
-    catch_unwind(AssertUnwindSafe(read))
-        .unwrap_or_else(|_| Err(damaged(path, &"its reader panicked")))
+    guard::guarded(read).unwrap_or_else(|why| Err(damaged(path, &why)))
 }
 
 fn damaged(path: &Path, e: &dyn std::fmt::Display) -> DataError {

@@ -146,7 +146,7 @@ pub const OPEN_FIELDS: &[Entry] = &[
     Entry { place: "backends/wgpu/src/dispatch.rs: Ready", ceiling: 3, why: "what prepare knew, read by launches" },
     Entry { place: "claim/src/owner.rs: Owner", ceiling: 1, why: "the nonce of the lock file, which the claim compares" },
     Entry { place: "collectives/src/group.rs: Collectives", ceiling: 8, why: "its compositions lie in other files" },
-    Entry { place: "data/src/hf_file.rs: HfFile", ceiling: 7, why: "what opening a file has found, which the tokenizer takes apart at once" },
+    Entry { place: "data/src/hf_file.rs: HfFile", ceiling: 8, why: "what opening a file has found, which the tokenizer takes apart at once" },
     Entry { place: "data/src/order_store.rs: Description", ceiling: 6, why: "the header of a stored order, field by field" },
     Entry { place: "hal/conform/src/ctx.rs: Ctx", ceiling: 2, why: "the processes of a case, taken by the cases of collectives" },
     Entry { place: "hal/layers/src/object.rs: Object", ceiling: 2, why: "the wrapped handle, which every call unwraps" },
