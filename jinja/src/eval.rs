@@ -32,6 +32,7 @@ impl<'t> Vm<'t> {
         value.map_err(|e| e.at(expr.line))
     }
 
+    #[inline(never)]
     fn value(&mut self, expr: &'t Expr) -> Result<Value> {
         match &expr.kind {
             Kind::Const(c) => constant(c),
@@ -73,20 +74,27 @@ impl<'t> Vm<'t> {
             Kind::Item(both) => self.item(&both.0, &both.1),
             Kind::Slice(_) => fail("a slice stands alone in its brackets"),
             Kind::Call(..) => self.eval_call(expr, None),
-            Kind::Filter(of, name, args) => {
-                let value = self.eval(of)?;
-                let given = self.arguments(args)?;
-                filters::call(name.as_str(), value, given, &self.budget)
-            }
-            Kind::Test(of, name, args) => {
-                let value = self.eval(of)?;
-                let given = self.arguments(args)?;
-                testing::call(name.as_str(), &value, given, &self.budget).map(Value::Bool)
-            }
+            Kind::Filter(of, name, args) => self.filter(of, name, args),
+            Kind::Test(of, name, args) => self.test(of, name, args),
             Kind::Piped => Ok(self.piped.clone().unwrap_or(Value::None)),
         }
     }
 
+    #[inline(never)]
+    fn filter(&mut self, of: &'t Expr, name: &Text, args: &'t Args) -> Result<Value> {
+        let value = self.eval(of)?;
+        let given = self.arguments(args)?;
+        filters::call(name.as_str(), value, given, &self.budget)
+    }
+
+    #[inline(never)]
+    fn test(&mut self, of: &'t Expr, name: &Text, args: &'t Args) -> Result<Value> {
+        let value = self.eval(of)?;
+        let given = self.arguments(args)?;
+        testing::call(name.as_str(), &value, given, &self.budget).map(Value::Bool)
+    }
+
+    #[inline(never)]
     fn all(&mut self, exprs: &'t [Expr]) -> Result<Vec<Value>> {
         let mut out = Vec::with_capacity(exprs.len());
         for expr in exprs {
@@ -95,6 +103,7 @@ impl<'t> Vm<'t> {
         Ok(out)
     }
 
+    #[inline(never)]
     fn dict(&mut self, pairs: &'t [(Expr, Expr)]) -> Result<Value> {
         let mut all = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
@@ -104,6 +113,7 @@ impl<'t> Vm<'t> {
     }
 
     /// The first value that is `wanted`, else the last.
+    #[inline(never)]
     fn first(&mut self, all: &'t [Expr], wanted: bool) -> Result<Value> {
         let mut value = Value::None;
         for expr in all {
@@ -115,6 +125,7 @@ impl<'t> Vm<'t> {
         Ok(value)
     }
 
+    #[inline(never)]
     fn concat(&mut self, all: &'t [Expr]) -> Result<Value> {
         let parts = self.all(all)?;
         let mut out = Writer::new(&self.budget);
@@ -124,6 +135,7 @@ impl<'t> Vm<'t> {
         Value::text(out.text, &self.budget)
     }
 
+    #[inline(never)]
     fn compare(&mut self, first: &'t Expr, rest: &'t [(crate::ast::Cmp, Expr)]) -> Result<Value> {
         let mut left = self.eval(first)?;
         for (op, expr) in rest {
@@ -136,6 +148,7 @@ impl<'t> Vm<'t> {
         Ok(Value::Bool(true))
     }
 
+    #[inline(never)]
     fn attr(&mut self, of: &'t Expr, name: &Text) -> Result<Value> {
         let of = self.eval(of)?;
         if let Value::Object(object) = &of
@@ -147,6 +160,7 @@ impl<'t> Vm<'t> {
         attrs::attr(&of, name, &self.budget)
     }
 
+    #[inline(never)]
     fn item(&mut self, of: &'t Expr, key: &'t Expr) -> Result<Value> {
         let of = self.eval(of)?;
         if let Kind::Slice(parts) = &key.kind {
@@ -168,6 +182,7 @@ impl<'t> Vm<'t> {
         attrs::item(&of, &key, &self.budget)
     }
 
+    #[inline(never)]
     fn arguments(&mut self, args: &'t Args) -> Result<Given> {
         let mut given = Given::of(self.all(&args.positional)?);
         for (name, expr) in &args.named {
@@ -201,6 +216,7 @@ impl<'t> Vm<'t> {
     }
 
     /// The result of a call, with the block of a call block as `caller`.
+    #[inline(never)]
     pub(crate) fn eval_call(&mut self, expr: &'t Expr, caller: Option<Value>) -> Result<Value> {
         let Kind::Call(of, args) = &expr.kind else {
             return fail("expected call");
@@ -213,6 +229,7 @@ impl<'t> Vm<'t> {
         self.call(&of, given).map_err(|e| e.at(expr.line))
     }
 
+    #[inline(never)]
     fn call(&mut self, of: &Value, given: Given) -> Result<Value> {
         of.defined()?;
         let Value::Object(object) = of else {

@@ -7,6 +7,7 @@ use crate::parser::{MAX_NAMED, Parser, describe};
 use crate::value::Text;
 use num_bigint::BigInt;
 
+// What calls itself is kept out of line, so that nesting takes little of the stack.
 impl Parser {
     /// An expression, which may be a condition: `a if b else c`.
     pub(crate) fn expression(&mut self) -> Result<Expr> {
@@ -62,6 +63,7 @@ impl Parser {
         }
     }
 
+    #[inline(never)]
     fn either(&mut self) -> Result<Expr> {
         let line = self.line();
         let mut all = vec![self.both()?];
@@ -71,6 +73,7 @@ impl Parser {
         one_or(line, all, Kind::Or)
     }
 
+    #[inline(never)]
     fn both(&mut self) -> Result<Expr> {
         let line = self.line();
         let mut all = vec![self.negation()?];
@@ -80,6 +83,7 @@ impl Parser {
         one_or(line, all, Kind::And)
     }
 
+    #[inline(never)]
     fn negation(&mut self) -> Result<Expr> {
         let line = self.line();
         if self.skip_name("not") {
@@ -89,6 +93,7 @@ impl Parser {
         self.comparison()
     }
 
+    #[inline(never)]
     fn comparison(&mut self) -> Result<Expr> {
         let line = self.line();
         let first = self.sum()?;
@@ -125,6 +130,7 @@ impl Parser {
         })
     }
 
+    #[inline(never)]
     fn concat(&mut self) -> Result<Expr> {
         let line = self.line();
         let mut all = vec![self.product()?];
@@ -155,6 +161,7 @@ impl Parser {
     }
 
     /// Operands with operators of one precedence between them, from left to right.
+    #[inline(never)]
     fn chain(
         &mut self,
         operand: impl Fn(&mut Parser) -> Result<Expr>,
@@ -176,6 +183,7 @@ impl Parser {
         }
     }
 
+    #[inline(never)]
     fn unary(&mut self, filters: bool) -> Result<Expr> {
         let line = self.line();
         let node = if self.skip_op("-") {
@@ -194,6 +202,7 @@ impl Parser {
         }
     }
 
+    #[inline(never)]
     fn primary(&mut self) -> Result<Expr> {
         let line = self.line();
         let kind = match self.next() {
@@ -249,6 +258,7 @@ impl Parser {
     }
 
     /// Attributes, items and calls of what stands before.
+    #[inline(never)]
     fn postfix(&mut self, mut node: Expr) -> Result<Expr> {
         loop {
             let line = self.line();
@@ -275,6 +285,7 @@ impl Parser {
         }
     }
 
+    #[inline(never)]
     fn subscript(&mut self, line: u32) -> Result<Expr> {
         let mut all = Vec::new();
         while !self.is_op("]") {
@@ -311,6 +322,7 @@ impl Parser {
     }
 
     /// Arguments in parentheses.
+    #[inline(never)]
     fn arguments(&mut self) -> Result<Args> {
         self.expect_op("(")?;
         let mut args = Args::default();
@@ -386,6 +398,7 @@ impl Parser {
         Ok(Text::fixed(&name))
     }
 
+    #[inline(never)]
     fn test(&mut self, node: Expr, line: u32) -> Result<Expr> {
         let negated = self.skip_name("not");
         let name = self.dotted()?;

@@ -235,7 +235,7 @@ pub(crate) fn parse_int(text: &str, base: u32) -> Option<BigInt> {
     let (radix, digits) = match base {
         0 => match [2, 8, 16].into_iter().find_map(|r| Some((r, of(r)?))) {
             Some(found) => found,
-            None if digits.starts_with('0') && digits.trim_matches(['0', '_']) != "" => {
+            None if digits.starts_with('0') && !digits.trim_matches(['0', '_']).is_empty() => {
                 return None;
             }
             None => (10, digits),

@@ -8,7 +8,7 @@ use crate::value::Text;
 use std::collections::HashMap;
 
 /// How deep blocks, parentheses and the like may nest.
-const MAX_NESTING: usize = 100;
+const MAX_NESTING: usize = 60;
 /// The longest template; the longest that are published have some 40 kB.
 const MAX_BYTES: usize = 1 << 18;
 /// The most arguments or parameters that have names.

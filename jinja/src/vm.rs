@@ -1,4 +1,6 @@
 //! Runs the statements of a template.
+//!
+//! What may run within itself is kept out of line, so that a level takes little of the stack.
 
 use crate::args::Given;
 use crate::ast::{Expr, For, LoopId, MacroId, Stmt, StmtKind, Target, Tree};
@@ -91,12 +93,6 @@ impl<'t> Vm<'t> {
         Value::text(text, &self.budget)
     }
 
-    /// Runs a part with variables of its own.
-    fn scoped<T>(&mut self, part: impl FnOnce(&mut Vm<'t>) -> Result<T>) -> Result<T> {
-        let inner = Scope::within(&self.scope);
-        self.in_scope(inner, part)
-    }
-
     /// Runs a part in another scope.
     pub(crate) fn in_scope<T>(
         &mut self,
@@ -109,6 +105,7 @@ impl<'t> Vm<'t> {
         done
     }
 
+    #[inline(never)]
     fn run(&mut self, body: &'t [Stmt]) -> Result<Flow> {
         for stmt in body {
             self.budget.enter().map_err(|e| e.at(stmt.line))?;
@@ -147,32 +144,21 @@ impl<'t> Vm<'t> {
                 self.assign(target, value)?;
             }
             StmtKind::SetBlock(target, filter, body) => {
-                let text = self.capture(|vm| vm.scoped(|vm| vm.run_all(body)))?;
-                let value = match filter {
-                    Some(filter) => self.pipe(filter, text)?,
-                    None => text,
-                };
+                let value = self.block_value(filter.as_ref(), body)?;
                 self.assign(target, value)?;
             }
             StmtKind::With(vars, body) => self.with(vars, body)?,
             StmtKind::Macro(id) => self.define(*id)?,
             StmtKind::Call(call, id) => self.call_block(call, *id)?,
             StmtKind::Filter(filter, body) => {
-                let text = self.capture(|vm| vm.scoped(|vm| vm.run_all(body)))?;
-                let value = self.pipe(filter, text)?;
-                let text = str_of(&value, &self.budget)?.into_owned();
-                self.emit(&text)?;
+                let value = self.block_value(Some(filter), body)?;
+                self.emit_value(&value)?;
             }
-            StmtKind::Generation(body) => {
-                let mut mark = [0; 4];
-                self.emit(OPEN.encode_utf8(&mut mark))?;
-                self.scoped(|vm| vm.run_all(body))?;
-                self.emit(CLOSE.encode_utf8(&mut mark))?;
-            }
+            StmtKind::Generation(body) => self.generation(body)?,
             StmtKind::Block(body) => {
                 // A block sees what the whole template sees, and no loop around it.
                 let inner = Scope::within(&self.root);
-                self.in_scope(inner, |vm| vm.run_all(body))?;
+                self.run_in(inner, body)?;
             }
             StmtKind::Break => return Ok(Flow::Break),
             StmtKind::Continue => return Ok(Flow::Continue),
@@ -180,9 +166,15 @@ impl<'t> Vm<'t> {
         Ok(Flow::Next)
     }
 
+    #[inline(never)]
     fn print(&mut self, expr: &'t Expr) -> Result<()> {
         let value = self.eval(expr)?;
-        match &value {
+        self.emit_value(&value)
+    }
+
+    #[inline(never)]
+    fn emit_value(&mut self, value: &Value) -> Result<()> {
+        match value {
             Value::Str(t) => self.emit(t.as_str()),
             other => {
                 let text = str_of(other, &self.budget)?.into_owned();
@@ -191,6 +183,31 @@ impl<'t> Vm<'t> {
         }
     }
 
+    #[inline(never)]
+    fn run_in(&mut self, scope: Rc<Scope>, body: &'t [Stmt]) -> Result<()> {
+        self.in_scope(scope, |vm| vm.run_all(body))
+    }
+
+    /// What a block writes, through its filters.
+    #[inline(never)]
+    fn block_value(&mut self, filter: Option<&'t Expr>, body: &'t [Stmt]) -> Result<Value> {
+        let inner = Scope::within(&self.scope);
+        let text = self.capture(|vm| vm.run_in(inner, body))?;
+        match filter {
+            Some(filter) => self.pipe(filter, text),
+            None => Ok(text),
+        }
+    }
+
+    #[inline(never)]
+    fn generation(&mut self, body: &'t [Stmt]) -> Result<()> {
+        let mut mark = [0; 4];
+        self.emit(OPEN.encode_utf8(&mut mark))?;
+        self.run_in(Scope::within(&self.scope), body)?;
+        self.emit(CLOSE.encode_utf8(&mut mark))
+    }
+
+    #[inline(never)]
     fn pipe(&mut self, filter: &'t Expr, text: Value) -> Result<Value> {
         let before = self.piped.replace(text);
         let done = self.eval(filter);
@@ -198,6 +215,7 @@ impl<'t> Vm<'t> {
         done
     }
 
+    #[inline(never)]
     fn with(&mut self, vars: &'t [(Target, Expr)], body: &'t [Stmt]) -> Result<()> {
         let inner = Scope::within(&self.scope);
         for (target, expr) in vars {
@@ -207,6 +225,7 @@ impl<'t> Vm<'t> {
         self.in_scope(inner, |vm| vm.run_all(body))
     }
 
+    #[inline(never)]
     fn define(&mut self, id: MacroId) -> Result<()> {
         let scope = self.scope.clone();
         if !self
@@ -226,14 +245,15 @@ impl<'t> Vm<'t> {
         Ok(())
     }
 
+    #[inline(never)]
     fn call_block(&mut self, call: &'t Expr, id: MacroId) -> Result<()> {
         let caller = Value::object(Object::Macro(id, self.scope.clone()), &self.budget)?;
         let value = self.eval_call(call, Some(caller))?;
-        let text = str_of(&value, &self.budget)?.into_owned();
-        self.emit(&text)
+        self.emit_value(&value)
     }
 
     /// Assigns a value to a name, to an attribute of a namespace, or its parts to several targets.
+    #[inline(never)]
     pub(crate) fn assign(&mut self, target: &'t Target, value: Value) -> Result<()> {
         match target {
             Target::Name(name) => {
@@ -310,6 +330,7 @@ impl<'t> Vm<'t> {
     }
 
     /// A loop over `iter`.
+    #[inline(never)]
     fn repeat(&mut self, id: LoopId, iter: &Value, depth0: usize, scope: Rc<Scope>) -> Result<()> {
         let node: &'t For = &self.tree.loops[id as usize];
         let at = |e: crate::error::Error| e.at(node.line);
@@ -340,11 +361,12 @@ impl<'t> Vm<'t> {
         }
         match any {
             true => Ok(()),
-            false => self.in_scope(scope, |vm| vm.scoped(|vm| vm.run_all(&node.otherwise))),
+            false => self.run_in(Scope::within(&scope), &node.otherwise),
         }
     }
 
     /// A recursive loop that calls itself with other values.
+    #[inline(never)]
     pub(crate) fn recurse(&mut self, state: &Loop, iter: &Value) -> Result<Value> {
         if !self.tree.loops[state.node as usize].recursive {
             return fail("The loop must have the 'recursive' marker to be called recursively.");
@@ -357,6 +379,7 @@ impl<'t> Vm<'t> {
     }
 
     /// Goes to a loop's next value.
+    #[inline(never)]
     fn advance(&mut self, state: &Loop) -> Result<Option<Value>> {
         let ahead = state.place.after.borrow_mut().take();
         let next = match ahead {
@@ -373,6 +396,7 @@ impl<'t> Vm<'t> {
     }
 
     /// The next value of a loop's source that fits its condition.
+    #[inline(never)]
     fn fetch(&mut self, state: &Loop) -> Result<Option<Value>> {
         let node: &'t For = &self.tree.loops[state.node as usize];
         if let Some(taken) = state.taken.borrow_mut().as_mut() {
@@ -395,6 +419,7 @@ impl<'t> Vm<'t> {
     }
 
     /// The attributes of `loop` for which values are taken ahead; `None` for others.
+    #[inline(never)]
     pub(crate) fn loop_attr(&mut self, state: &Loop, name: &str) -> Result<Option<Value>> {
         let index = state.place.index.get();
         Ok(Some(match name {
@@ -432,6 +457,7 @@ impl<'t> Vm<'t> {
     }
 
     /// Calls a macro.
+    #[inline(never)]
     pub(crate) fn call_macro(
         &mut self,
         id: MacroId,

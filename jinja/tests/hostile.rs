@@ -343,7 +343,10 @@ fn child() {
             .cloned()
             .unwrap_or_else(|| drawn(seed));
         println!("seed {seed}");
-        let (took, rendered) = run(&source);
+        // Half of what threads have.
+        let small = std::thread::Builder::new().stack_size(1 << 20);
+        let rendering = small.spawn(move || (run(&source), source)).unwrap();
+        let ((took, rendered), source) = rendering.join().unwrap();
         ended += usize::from(rendered.is_ok());
         if let (true, Ok(_)) = (seed < reported.len() as u64, &rendered) {
             let harmless = source.contains("ns.x == ns.x");

@@ -81,6 +81,15 @@ pub(crate) fn call(name: &str, value: Value, given: Given, budget: &Budget) -> R
 
 fn apply(name: &str, value: Value, given: Given, budget: &Budget) -> Result<Value> {
     match name {
+        // It applies filters itself, and comes before what takes much of the stack.
+        "map" => seqs::map(&value, given, budget),
+        _ => plain(name, value, given, budget),
+    }
+}
+
+#[inline(never)]
+fn plain(name: &str, value: Value, given: Given, budget: &Budget) -> Result<Value> {
+    match name {
         "default" | "d" => {
             let [default, boolean] = given.bind(name, ["default_value", "boolean"])?;
             let falsy = boolean.is_some_and(|b| b.truth()) && !value.truth();

@@ -18,7 +18,6 @@ pub(super) fn call(name: &str, value: Value, given: Given, budget: &Budget) -> R
     match name {
         "first" | "last" | "list" | "reverse" | "items" => ends(name, &value, given, budget),
         "join" => join(&value, given, budget),
-        "map" => map(&value, given, budget),
         "select" | "reject" => choose(&value, given, name == "select", false, budget),
         "selectattr" | "rejectattr" => choose(&value, given, name == "selectattr", true, budget),
         "sort" => sort(&value, given, budget),
@@ -141,7 +140,8 @@ fn join(value: &Value, given: Given, budget: &Budget) -> Result<Value> {
     Value::text(out.text, budget)
 }
 
-fn map(value: &Value, given: Given, budget: &Budget) -> Result<Value> {
+#[inline(never)]
+pub(super) fn map(value: &Value, given: Given, budget: &Budget) -> Result<Value> {
     if !value.truth() {
         return Value::iter("generator", vec![], budget);
     }
