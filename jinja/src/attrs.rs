@@ -123,6 +123,7 @@ fn hidden(of: &Value, name: &str) -> Value {
 }
 
 /// A real attribute of a value, `None` where its type has none of this name.
+#[inline(never)]
 fn own(of: &Value, name: &str, budget: &Budget) -> Result<Option<Value>> {
     let method = |known: &[&str]| {
         known
@@ -218,10 +219,16 @@ fn of_object(of: &Value, object: &Object, name: &str, budget: &Budget) -> Result
 }
 
 fn missing(of: &Value, key: &Value) -> Value {
-    Value::Undefined(Rc::new(Missing::Attr(of.type_name(), key.clone())))
+    // What is missing holds no value that holds others: it would be one more level than is counted.
+    let key = match key {
+        Value::Str(_) | Value::Int(_) => key.clone(),
+        other => Value::from(other.type_name()),
+    };
+    Value::Undefined(Rc::new(Missing::Attr(of.type_name(), key)))
 }
 
 /// `of.name`: an attribute, else an item.
+#[inline(never)]
 pub(crate) fn attr(of: &Value, name: &Text, budget: &Budget) -> Result<Value> {
     if of.is_undefined() && HIDDEN.contains(&name.as_str()) {
         return Ok(hidden(of, name.as_str()));
@@ -249,6 +256,7 @@ pub(crate) fn attr(of: &Value, name: &Text, budget: &Budget) -> Result<Value> {
 }
 
 /// `of[key]`: an item, else an attribute.
+#[inline(never)]
 pub(crate) fn item(of: &Value, key: &Value, budget: &Budget) -> Result<Value> {
     budget.step(1)?;
     of.defined()?;
@@ -340,6 +348,7 @@ fn slice_places(parts: [Option<Value>; 3], len: usize) -> Result<(i64, usize, i6
 }
 
 /// `of[start:stop:step]`
+#[inline(never)]
 pub(crate) fn slice(of: &Value, parts: [Option<Value>; 3], budget: &Budget) -> Result<Value> {
     of.defined()?;
     match of {

@@ -21,7 +21,7 @@ const BYTES_PER_STEP: usize = 64;
 /// How deep values may nest: lists in lists, and so on. Printing, comparing and dropping a value recurse so deep.
 pub(crate) const MAX_DEPTH: u16 = 200;
 /// How deep expressions, blocks, calls of macros and filters within filters may be within one another while a template runs.
-const MAX_CALLS: u32 = 250;
+const MAX_CALLS: u32 = 150;
 
 /// How many bytes are alive.
 #[derive(Debug, Default)]

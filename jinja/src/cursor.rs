@@ -83,6 +83,7 @@ impl Cursor {
 }
 
 /// Everything that a value can be gone through, as a list.
+#[inline(never)]
 pub(crate) fn items(value: &Value, budget: &Budget) -> Result<Vec<Value>> {
     let mut cursor = Cursor::new(value)?;
     let each = match cursor {

@@ -41,6 +41,7 @@ impl Dict {
     ///
     /// # Errors
     /// A key that cannot be one, or a limit.
+    #[inline(never)]
     pub(crate) fn of(
         pairs: impl IntoIterator<Item = (Value, Value)>,
         budget: &Budget,

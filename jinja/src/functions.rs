@@ -24,6 +24,7 @@ pub(crate) const NAMES: [&str; 8] = [
 ];
 
 /// Calls a global function.
+#[inline(never)]
 pub(crate) fn call(name: &str, given: Given, budget: &Budget) -> Result<Value> {
     match name {
         "range" => range(given),

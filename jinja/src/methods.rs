@@ -10,6 +10,7 @@ use crate::value::{Object, Seq, Value, View};
 use std::rc::Rc;
 
 /// Calls a method.
+#[inline(never)]
 pub(crate) fn call(of: &Value, name: &str, given: Given, budget: &Budget) -> Result<Value> {
     budget.step(1)?;
     match of {

@@ -150,6 +150,7 @@ pub(crate) fn order(a: &Value, b: &Value, op: &str, budget: &Budget) -> Result<O
 }
 
 /// A comparison.
+#[inline(never)]
 pub(crate) fn compare(op: Cmp, a: &Value, b: &Value, budget: &Budget) -> Result<bool> {
     let ordered =
         |sign: &str, fits: fn(Ordering) -> bool| Ok(order(a, b, sign, budget)?.is_some_and(fits));
@@ -212,6 +213,7 @@ fn unsupported<T>(op: &str, a: &Value, b: &Value) -> Result<T> {
 }
 
 /// An operator of two operands.
+#[inline(never)]
 pub(crate) fn binary(op: Op, a: &Value, b: &Value, budget: &Budget) -> Result<Value> {
     if is_number(a) && is_number(b) {
         return arithmetic(op, a, b, budget);
@@ -243,6 +245,7 @@ pub(crate) fn binary(op: Op, a: &Value, b: &Value, budget: &Budget) -> Result<Va
     }
 }
 
+#[inline(never)]
 fn add(a: &Value, b: &Value, budget: &Budget) -> Result<Value> {
     match (a, b) {
         (Value::Str(x), Value::Str(y)) => {
@@ -276,6 +279,7 @@ fn add(a: &Value, b: &Value, budget: &Budget) -> Result<Value> {
 }
 
 /// A text or a sequence so many times.
+#[inline(never)]
 fn repeat(of: &Value, times: &Value, budget: &Budget) -> Result<Value> {
     let n = usize::try_from(small(times).unwrap_or(0)).unwrap_or(0);
     match of {
@@ -299,6 +303,7 @@ fn repeat(of: &Value, times: &Value, budget: &Budget) -> Result<Value> {
     }
 }
 
+#[inline(never)]
 fn arithmetic(op: Op, a: &Value, b: &Value, budget: &Budget) -> Result<Value> {
     if matches!(a, Value::Float(_)) || matches!(b, Value::Float(_)) {
         let (Some(x), Some(y)) = (float(a)?, float(b)?) else {
@@ -400,6 +405,7 @@ fn divided(x: f64, y: f64) -> (f64, f64) {
 }
 
 /// `-a` and `+a`.
+#[inline(never)]
 pub(crate) fn sign(minus: bool, a: &Value, budget: &Budget) -> Result<Value> {
     match a {
         Value::Float(f) => Ok(Value::Float(if minus { -f } else { *f })),

@@ -52,6 +52,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Python's `str`: as a template prints a value.
+#[inline(never)]
 pub(crate) fn str_of<'v>(value: &'v Value, budget: &Budget) -> Result<Cow<'v, str>> {
     match value {
         Value::Str(t) => Ok(Cow::Borrowed(t.as_str())),
@@ -74,6 +75,7 @@ pub(crate) fn short(value: &Value) -> String {
 }
 
 /// Python's `repr`.
+#[inline(never)]
 pub(crate) fn repr(value: &Value, budget: &Budget) -> Result<String> {
     let mut out = Writer::new(budget);
     write_repr(&mut out, value)?;

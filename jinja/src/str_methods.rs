@@ -31,6 +31,7 @@ impl Of<'_> {
 }
 
 /// Calls a method of a string.
+#[inline(never)]
 pub(crate) fn call(of: &Text, name: &str, given: Given, budget: &Budget) -> Result<Value> {
     if of.is_markup() {
         check_markup(name, &given)?;

@@ -55,6 +55,7 @@ const NAMES: &[&str] = &[
 ];
 
 /// Whether a test holds.
+#[inline(never)]
 pub(crate) fn call(name: &str, value: &Value, given: Given, budget: &Budget) -> Result<bool> {
     if let Some(op) = comparison(name) {
         let [other] = given.plain(name, 1)?;

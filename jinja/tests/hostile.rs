@@ -1,6 +1,7 @@
 //! Hostile templates: whatever they do, rendering ends within a second and some megabytes, with a text or an error, and never by a signal.
 //!
-//! The templates are rendered in a child process. `CROSSWEAVE_HOSTILE=N` draws N of them instead of the sample of the gate.
+//! The templates are rendered in a child process. `CROSSWEAVE_HOSTILE=N` draws N of them instead of the sample of the gate;
+//! `CROSSWEAVE_HOSTILE_RANGE=7-8 CROSSWEAVE_HOSTILE_SHOW=1 … hostile::child --nocapture` renders and prints one.
 
 use crossweave_jinja::{Template, Value, read_json};
 use std::fmt::Write;
@@ -289,6 +290,7 @@ fn reported() -> Vec<String> {
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}".to_string(),
         "{% macro f(x) %}{{ f(x ~ x) }}{{ f([x]) }}{% endmacro %}{{ f('a') }}".to_string(),
         "{% for x in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}".to_string(),
+        each(90000, "{% set ns.x = (1)[[ns.x]] %}"),
         "{{ range(100000) | map('string') | map('list') | map('batch', 1000000) | list }}".to_string(),
         "{% for i in range(100000) %}{% macro m() %}{% endmacro %}{% for j in range(100) %}{% macro n() %}{% endmacro %}{% endfor %}{% endfor %}".to_string(),
     ];
@@ -343,13 +345,18 @@ fn child() {
             .cloned()
             .unwrap_or_else(|| drawn(seed));
         println!("seed {seed}");
+        if std::env::var_os("CROSSWEAVE_HOSTILE_SHOW").is_some() {
+            println!("{source:.5000}");
+        }
         // Half of what threads have.
         let small = std::thread::Builder::new().stack_size(1 << 20);
         let rendering = small.spawn(move || (run(&source), source)).unwrap();
         let ((took, rendered), source) = rendering.join().unwrap();
         ended += usize::from(rendered.is_ok());
         if let (true, Ok(_)) = (seed < reported.len() as u64, &rendered) {
-            let harmless = source.contains("ns.x == ns.x");
+            let harmless = ["ns.x == ns.x", "(1)[[ns.x]]"]
+                .iter()
+                .any(|h| source.contains(h));
             assert!(harmless, "seed {seed} is rendered: {source:.300}");
         }
         slowest = slowest.max(took);

@@ -71,6 +71,7 @@ pub(crate) const NAMES: &[&str] = &[
 ];
 
 /// Applies a filter.
+#[inline(never)]
 pub(crate) fn call(name: &str, value: Value, given: Given, budget: &Budget) -> Result<Value> {
     // Filters apply filters: `map`.
     budget.enter()?;
