@@ -13,7 +13,7 @@ const STEPS: u64 = 2_000_000;
 /// Further steps for each byte of the messages.
 const STEPS_PER_BYTE: u64 = 32;
 /// Bytes alive at once in a rendering of nothing.
-const BYTES: usize = 8 << 20;
+const BYTES: usize = 6 << 20;
 /// Further bytes for each byte of the messages.
 const BYTES_PER_BYTE: usize = 16;
 /// Bytes that are copied, compared or searched in the time of one step.
