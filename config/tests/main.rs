@@ -10,3 +10,4 @@ mod documents;
 mod explained;
 mod json;
 mod keys;
+mod sizes;

@@ -2,7 +2,6 @@
 
 use crate::batches::{Remark, SequenceSource};
 use crate::build::{as_rows, build, row_error, total_bytes};
-use crate::report::{BuildReport, rows_as_text, rows_remark};
 use crate::cache::{Hash, hex};
 use crate::error::{DataError, Result};
 use crate::example::ExampleReader;
@@ -15,6 +14,7 @@ use crate::objective::{Objective, Task};
 use crate::order::Order;
 use crate::pairs::Columns;
 use crate::progress::Progress;
+use crate::report::{BuildReport, rows_as_text, rows_remark};
 use crate::source::{JsonRows, SourceFile, list_cargo, list_files};
 use crate::spec::{DataSpec, Rows, Source, Validation, Weighted};
 use crate::split::{View, split};

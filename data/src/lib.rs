@@ -54,8 +54,8 @@ pub use indexed::IndexedDataset;
 pub use objective::{Ids, Masking, Objective, Pairs, Spans, decoded};
 pub use order::Order;
 pub use pairs::{Columns, Pair, paired};
-pub use report::BuildReport;
 pub use progress::{NoProgress, Phase, Progress};
+pub use report::BuildReport;
 pub use spec::{
     CargoSource, DataSpec, Examples, FilesSource, Images, Rows, Source, TokenizerKind,
     TokenizerSpec, Validation, Weighted,

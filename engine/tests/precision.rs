@@ -527,14 +527,14 @@ fn gradients_are_added_where_the_sum_is_asked_for() {
                 },
                 ..Default::default()
             };
-            let (mean, _) = run(&case(false, 0.0)).unwrap();
-            let (sum, _) = run(&case(true, 0.0)).unwrap();
+            let (mean, ..) = run(&case(false, 0.0)).unwrap();
+            let (sum, ..) = run(&case(true, 0.0)).unwrap();
             // Before an update has made the two differ.
             assert_eq!(mean[0].loss, sum[0].loss, "stage {stage}");
             let norms = (sum[0].grad_norm, 2.0 * mean[0].grad_norm);
             assert!((norms.0 - norms.1).abs() <= 1e-6 * norms.1, "{norms:?}");
             // What is clipped is the sum.
-            let (clipped, _) = run(&case(true, 0.1)).unwrap();
+            let (clipped, ..) = run(&case(true, 0.1)).unwrap();
             assert!((clipped[0].grad_norm - norms.0).abs() <= 1e-6 * norms.0);
         }
     }

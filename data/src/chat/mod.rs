@@ -111,7 +111,10 @@ impl ChatTemplate {
     }
 
     /// A template of another source with the same special tokens; `None` where it does not compile.
-    pub(crate) fn with_source(&self, edit: impl Fn(&str) -> Option<String>) -> Option<ChatTemplate> {
+    pub(crate) fn with_source(
+        &self,
+        edit: impl Fn(&str) -> Option<String>,
+    ) -> Option<ChatTemplate> {
         let source = edit(&self.source)?;
         Self::compile(self.path.clone(), &source, self.tokens.clone()).ok()
     }

@@ -187,7 +187,9 @@ fn reworded(value: &Value) -> Value {
     match value.kind() {
         ValueKind::String => Value::from(format!("{MARK}QX7")),
         ValueKind::Bool => Value::from(*value == Value::from(false)),
-        ValueKind::Number if matches!(value, Value::Int(_) | Value::Big(_)) => Value::from(7_364_529),
+        ValueKind::Number if matches!(value, Value::Int(_) | Value::Big(_)) => {
+            Value::from(7_364_529)
+        }
         ValueKind::Number => Value::from(736.4529),
         ValueKind::Seq => map(value, &reworded),
         ValueKind::Map => each(value, &|key, inner| match key {
@@ -202,7 +204,9 @@ fn reworded(value: &Value) -> Value {
 fn given(value: &Value) -> bool {
     match value.kind() {
         ValueKind::String => value.as_str() != Some(""),
-        ValueKind::Seq | ValueKind::Map => value.try_iter().is_ok_and(|mut all| all.next().is_some()),
+        ValueKind::Seq | ValueKind::Map => {
+            value.try_iter().is_ok_and(|mut all| all.next().is_some())
+        }
         ValueKind::Bool => *value == Value::from(true),
         kind => kind == ValueKind::Number,
     }
