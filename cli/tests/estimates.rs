@@ -93,7 +93,7 @@ fn axes_move_what_the_formulas_say_over_the_link_that_they_are_on() {
                 None => config[key] = value,
             }
         }
-        s.write("job.json", &config.to_string());
+        s.write("job.json", config.to_string());
         let json = |command: &str| -> Value {
             let args = [
                 command, "job.json", "--ranks", &ranks, "--device", "h100", "--json",
