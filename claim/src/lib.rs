@@ -125,22 +125,24 @@ impl Claim {
     pub fn folder(dir: &Path, job: &str) -> Result<Claim> {
         let mut tries = 0;
         loop {
-            let made = make_dirs(dir).map_err(io_error("create", dir))?;
-            let taken = Claim::take(dir, dir.join(LOCK), job);
-            match taken {
-                Ok(mut claim) => {
-                    claim.made = made;
-                    return Ok(claim);
-                }
-                Err(e) => {
-                    remove_empty(&made);
-                    // Who was there before has just left, and removed the folder it had made.
-                    let gone = matches!(&e, ClaimError::Io { source, .. } if source.kind() == ErrorKind::NotFound);
-                    tries += 1;
-                    if !gone || tries == 100 {
-                        return Err(e);
+            let taken = make_dirs(dir)
+                .map_err(io_error("create", dir))
+                .and_then(|made| match Claim::take(dir, dir.join(LOCK), job) {
+                    Ok(mut claim) => {
+                        claim.made = made;
+                        Ok(claim)
                     }
-                }
+                    Err(e) => {
+                        remove_empty(&made);
+                        Err(e)
+                    }
+                });
+            // Who was there before has just left and removed the folder it had made, or who looks for what is left of the dead took a
+            // folder without a lock for one of theirs.
+            let gone = matches!(&taken, Err(ClaimError::Io { source, .. }) if source.kind() == ErrorKind::NotFound);
+            tries += 1;
+            if !gone || tries == 100 {
+                return taken;
             }
         }
     }
@@ -263,9 +265,10 @@ fn make_dirs(dir: &Path) -> io::Result<Vec<PathBuf>> {
             }
         }
     }
-    match dir.is_dir() {
-        true => Ok(made),
-        false => Err(ErrorKind::NotADirectory.into()),
+    match std::fs::metadata(dir) {
+        Ok(m) if m.is_dir() => Ok(made),
+        Ok(_) => Err(ErrorKind::NotADirectory.into()),
+        Err(e) => Err(e),
     }
 }
 

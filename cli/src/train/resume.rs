@@ -121,6 +121,9 @@ pub fn check_holds_run(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The most checkpoints of which an error says what is wrong with each.
+const NAMED: usize = 3;
+
 /// Finds the newest good checkpoint of the run in `dir` and makes sure that it is the run of this config.
 ///
 /// # Errors
@@ -158,13 +161,15 @@ pub fn find(
         }
     }
     let Some(checkpoint) = found else {
-        if let [newest, older @ ..] = &notes[..] {
-            let more = match older.len() {
+        if !notes.is_empty() {
+            // The newest say enough where a run has kept many.
+            let more = match notes.len().saturating_sub(NAMED) {
                 0 => String::new(),
-                n => format!(" (and {n} older)"),
+                n => format!("; and {n} older"),
             };
+            notes.truncate(NAMED);
             return Err(CliError::refused(
-                format!("--resume {}: {newest}{more}", dir.display()),
+                format!("--resume {}: {}{more}", dir.display(), notes.join("; ")),
                 "restore a checkpoint from a copy, or start the run again in another folder",
             ));
         }
