@@ -170,6 +170,7 @@ impl HfFile {
         let eod = end_of(&hf, &special, path, eod_token)?;
         let least = ids_of(&hf);
         guarded(|| special.add_others(&mut hf)).map_err(damaged)??;
+        hf.set_encode_special_tokens(special.split);
         let vocab = ids_of(&hf);
         if vocab == 0 {
             return Err(bad(
@@ -207,6 +208,9 @@ impl HfFile {
         added.sort_by_key(|(id, _)| *id);
         for (id, t) in added {
             digest.update(format!("{id} {t:?}\n"));
+        }
+        if special.split {
+            digest.update("split");
         }
         Ok(HfFile {
             hf,

@@ -23,6 +23,9 @@ const NAMES: [&str; 7] = [
     "mask_token",
 ];
 
+/// Keys of lists of special tokens without names, the newer one first.
+const LISTS: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
+
 /// What the files say.
 #[derive(Debug, Default)]
 pub(crate) struct SpecialTokens {
@@ -31,6 +34,8 @@ pub(crate) struct SpecialTokens {
     /// Tokens with the ids that they are to have, and the file that says so.
     numbered: BTreeMap<u32, AddedToken>,
     numbered_in: PathBuf,
+    /// The names of special tokens in a text are text (`split_special_tokens`).
+    pub(crate) split: bool,
     /// Tokens without a name or an id.
     extra: Vec<AddedToken>,
 }
@@ -61,7 +66,10 @@ impl SpecialTokens {
     fn of_folder(dir: &Path) -> Result<SpecialTokens> {
         let (at_settings, at_map, at_added) = (dir.join(SETTINGS), dir.join(MAP), dir.join(ADDED));
         let settings = read_object(&at_settings)?.unwrap_or_default();
-        let mut this = SpecialTokens::default();
+        let mut this = SpecialTokens {
+            split: settings.get("split_special_tokens") == Some(&Value::Bool(true)),
+            ..SpecialTokens::default()
+        };
         let numbered = settings
             .get("added_tokens_decoder")
             .filter(|v| !v.is_null());
@@ -110,7 +118,7 @@ impl SpecialTokens {
                 }
             }
             if heard {
-                this.more(from);
+                this.more(from, path);
             }
         }
         let place = |n: &Named| NAMES.iter().position(|name| *name == n.name);
@@ -119,11 +127,20 @@ impl SpecialTokens {
             && let Some(all) = read_object(&at_added)?
         {
             this.numbered_in = at_added.clone();
+            // What the older map lists under its older key is not a special token to `transformers` yet.
+            let lists = LISTS.map(|key| listed(&settings, key)).into_iter();
+            let lists = lists.chain([listed(&map, LISTS[0])]).flatten();
+            let named = this.named.iter().filter(|n| n.heard);
+            let special: Vec<String> = named
+                .filter(|n| NAMES.contains(&&*n.name))
+                .map(|n| n.token.content.clone())
+                .chain(lists.map(|t| t.content))
+                .collect();
             for (content, id) in all {
                 let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
                 let id =
                     id.ok_or_else(|| bad(&at_added, format!("the id of {content:?} is no id")))?;
-                let special = this.all().any(|t| t.content == content);
+                let special = special.contains(&content);
                 let token = AddedToken::from(content, special);
                 if let Some(other) = this.numbered.insert(id, token) {
                     let reason = format!("{:?} and another token have the id {id}", other.content);
@@ -145,15 +162,22 @@ impl SpecialTokens {
         Ok(this)
     }
 
-    /// The tokens of lists, or of an object of names.
-    fn more(&mut self, from: &Map<String, Value>) {
-        for key in ["extra_special_tokens", "additional_special_tokens"] {
-            let list: Vec<&Value> = match from.get(key) {
-                Some(Value::Array(list)) => list.iter().collect(),
-                Some(Value::Object(named)) => named.values().collect(),
-                _ => continue,
-            };
-            for token in list.into_iter().filter_map(|t| added(t, true)) {
+    /// The tokens of lists, and of an object of names.
+    fn more(&mut self, from: &Map<String, Value>, path: &Path) {
+        for key in LISTS {
+            let named = from.get(key).and_then(Value::as_object);
+            for (name, token) in named.into_iter().flatten() {
+                let known = self.named.iter().any(|n| n.name == *name);
+                if let Some(token) = added(token, true).filter(|_| !known) {
+                    self.named.push(Named {
+                        name: name.clone(),
+                        token,
+                        path: path.into(),
+                        heard: true,
+                    });
+                }
+            }
+            for token in listed(from, key) {
                 if self.extra.iter().all(|t| t.content != token.content) {
                     self.extra.push(token);
                 }
@@ -189,7 +213,14 @@ impl SpecialTokens {
                 "{content:?} has the id {id}, and {contradiction}"
             )));
         }
-        to.add_tokens(self.numbered.values().cloned())
+        // How a token takes white space along, tokenizer.json says better than added_tokens.json, which has no more than ids.
+        let own = to.get_added_tokens_decoder();
+        let kept = |token: &&AddedToken| {
+            let ids_alone = self.numbered_in.file_name().is_some_and(|n| n == ADDED);
+            !(ids_alone && own.values().any(|t| t.content == token.content))
+        };
+        let new: Vec<AddedToken> = self.numbered.values().filter(kept).cloned().collect();
+        to.add_tokens(new)
             .map_err(|e| wrong(format!("its tokens cannot be added: {e}")))?;
         for (id, token) in &self.numbered {
             let content = &token.content;
@@ -216,6 +247,15 @@ impl SpecialTokens {
             .map_err(|e| bad(path, format!("its tokens cannot be added: {e}")))?;
         Ok(())
     }
+}
+
+/// The tokens of a list.
+fn listed(from: &Map<String, Value>, key: &str) -> Vec<AddedToken> {
+    let list = from.get(key).and_then(Value::as_array);
+    list.into_iter()
+        .flatten()
+        .filter_map(|t| added(t, true))
+        .collect()
 }
 
 /// A token as text, or as an object with its `content`.

@@ -12,7 +12,7 @@ import tempfile
 os.environ["HF_HUB_OFFLINE"] = "1"
 from transformers import AutoTokenizer
 
-TEXTS = ["q", "<s>q a</s>", "<|im_start|>q <|im_end|>", "a </s> b <|im_end|>", "x<pad>y <extra> z<img>", "<|im_end|> q<s>"]
+TEXTS = ["q", "<s>q a</s>", "<|im_start|>q <|im_end|>", "a </s> b <|im_end|>", "x<pad>y <extra> z<img>", "<|im_end|> q<s>", "q <|im_start|> \n<|im_start|>q", "<|IM_END|> <Extra><IMG> <extra>"]
 BEGIN = {
     "type": "TemplateProcessing",
     "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
@@ -32,12 +32,12 @@ def token(content, **flags):
     return {"content": content, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True, **flags}
 
 
-def tokenizer(added, begins):
+def tokenizer(added, begins, normalizer):
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {
         "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [{"id": i, **token(c)} for c, i in added],
-        "normalizer": None, "pre_tokenizer": level, "post_processor": BEGIN if begins else None, "decoder": level,
+        "added_tokens": [{"id": i, **token(c, **dict(*flags))} for c, i, *flags in added],
+        "normalizer": normalizer, "pre_tokenizer": level, "post_processor": BEGIN if begins else None, "decoder": level,
         "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
                   "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
                   "vocab": {c: i for i, c in enumerate(characters())}, "merges": []},
@@ -47,7 +47,7 @@ def tokenizer(added, begins):
 cases = []
 
 
-def case(config, smap, added_file, begins, added):
+def case(config, smap, added_file, begins, added, normalizer=None):
     files = {}
     if config is not None:
         files["tokenizer_config.json"] = {"tokenizer_class": "PreTrainedTokenizerFast", **config}
@@ -56,12 +56,12 @@ def case(config, smap, added_file, begins, added):
     if added_file is not None:
         files["added_tokens.json"] = added_file
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in {**files, "tokenizer.json": tokenizer(added, begins)}.items():
+        for name, content in {**files, "tokenizer.json": tokenizer(added, begins, normalizer)}.items():
             with open(os.path.join(folder, name), "w") as f:
                 json.dump(content, f)
         t = AutoTokenizer.from_pretrained(folder)
     cases.append({
-        "added": added, "begins": begins, "files": files, "eos_id": t.eos_token_id, "begin": t("q")["input_ids"][:-1], "vocab": len(t),
+        "added": added, "begins": begins, "normalizer": normalizer, "files": files, "eos_id": t.eos_token_id, "begin": t("q")["input_ids"][:-1], "vocab": len(t),
         "ids": [t(x, add_special_tokens=False)["input_ids"] for x in TEXTS],
     })
 
@@ -93,6 +93,23 @@ for begins in [False, True]:
         ({"add_bos_token": False, "bos_token": "<s>", "eos_token": "</s>"}, None),
     ]:
         case(config, smap, None, begins, both)
+# A tokenizer.json that says more of a token than added_tokens.json, which has its id alone.
+flags = [{"lstrip": True}, {"rstrip": True}, {"single_word": True}, {"normalized": True, "special": False}]
+for flag, begins in itertools.product(flags, [False, True]):
+    case({"eos_token": "</s>"}, None, old, begins, [*own, ["<|im_start|>", 258, flag], ["<|im_end|>", 259]])
+# What is special, and so not normalized, where texts become small letters.
+lower = {"type": "Lowercase"}
+for config, smap in [
+    ({"eos_token": "</s>"}, None),
+    ({"eos_token": "</s>"}, {"additional_special_tokens": ["<|IM_END|>"]}),
+    ({"eos_token": "</s>"}, {"extra_special_tokens": ["<|IM_END|>"]}),
+    ({"eos_token": "</s>", "additional_special_tokens": ["<|IM_END|>"]}, None),
+    ({"eos_token": "</s>", "extra_special_tokens": {"image_token": "<IMG>"}}, {"additional_special_tokens": ["<Extra>"]}),
+]:
+    case(config, smap, {"<|im_start|>": 258, "<|IM_END|>": 259}, False, own, lower)
+for begins in [False, True]:
+    case({"eos_token": "</s>", "split_special_tokens": True}, None, None, begins, both)
+    case({"eos_token": "</s>", "split_special_tokens": False, "added_tokens_decoder": by_id}, None, None, begins, own)
 with open(sys.argv[1], "w") as f:
     lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
     f.write(f'{{"texts": {json.dumps(TEXTS)}, "cases": [\n{lines}\n]}}\n')
