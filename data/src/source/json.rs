@@ -36,15 +36,30 @@ fn list(head: &[u8], whole: bool) -> Option<Layout> {
     }
     match first_value(head, whole) {
         Value::Until(end) => {
-            let behind = head[end..].trim_ascii_start().first();
-            matches!(behind, None | Some(b'[' | b'{')).then_some(Layout::Values)
+            let behind = head[end..].trim_ascii_start();
+            // What follows on another line than a list of rows is damage; on the same line it is a source file.
+            let apart = head[end..head.len() - behind.len()].contains(&b'\n');
+            let rows = matches!(behind.first(), None | Some(b'[' | b'{'));
+            (rows || apart && one_key(head)).then_some(Layout::Values)
         }
         Value::Open if !whole || one_key(head) => Some(Layout::Values),
+        Value::No if damaged(head) => Some(Layout::Values),
         Value::Open | Value::No => None,
     }
 }
 
-/// Does the first element of an unfinished list begin as an object does?
+/// Is a list damaged behind a first element that is a whole row?
+fn damaged(head: &[u8]) -> bool {
+    let element = head[1..].trim_ascii_start();
+    let Value::Until(end) = first_value(element, true) else {
+        return false;
+    };
+    let behind = element[end..].trim_ascii_start();
+    let next = behind.strip_prefix(b",").unwrap_or(behind);
+    one_key(head) && matches!(next.trim_ascii_start().first(), Some(b'{' | b']'))
+}
+
+/// Does the first element of a list begin as an object does?
 fn one_key(head: &[u8]) -> bool {
     let element = head[1..].trim_ascii_start();
     element.starts_with(b"{") && !members(element).is_empty()
@@ -275,6 +290,10 @@ mod tests {
             ("[{\"text\": \"a\"}, {\"text\": \"b\"}]\n", Some(Values)),
             ("\n[\n  {\n    \"text\": \"a\"\n  }\n]", Some(Values)),
             ("[{\"text\": \"a\"}, {\"text\": \"cut", Some(Values)),
+            ("[{\"text\": \"a\"}, {\"text\": \"b\"},]", Some(Values)),
+            ("[{\"text\": \"a\"}\n{\"text\": \"b\"}]", Some(Values)),
+            ("[{\"text\": \"a\"}, {\"text\": oops}]", Some(Values)),
+            ("[{\"text\": \"a\"}]\noops\n", Some(Values)),
             ("[\"a\", \"b\"]", Some(Values)),
             (
                 "{\n  \"text\": \"a\"\n}\n{\n  \"text\": \"b\"\n}\n",
@@ -298,6 +317,9 @@ mod tests {
             ("[section]\nkey = 1\n", None),
             ("[\"a\", \"b\"].map(f)\n", None),
             ("[{x: 1}]\n", None),
+            ("[{\"x\": 1}].map(f)\n", None),
+            ("[{\"x\": 1}, f(2)]\n", None),
+            ("[\"a\"]\nA line of text\n", None),
             ("[]", None),
             ("[[1, 2], [3, 4]]", None),
             ("Text {\"text\": \"a\"}\n", None),
