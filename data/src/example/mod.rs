@@ -304,7 +304,12 @@ impl ExampleReader {
         special: bool,
     ) -> std::result::Result<Example, Fault> {
         let all = tokenizer.encode_spans(text, special).map_err(Fault::Data)?;
-        let within = |t: &Range<usize>| spans.iter().any(|s| t.start < s.end && t.end > s.start);
+        // Of spans that are in order and apart, the first that ends behind a token is the one that may hold it.
+        let spans = joined(spans);
+        let within = |t: &Range<usize>| {
+            let next = spans.partition_point(|s| s.end <= t.start);
+            spans.get(next).is_some_and(|s| s.start < t.end)
+        };
         let counted = all
             .iter()
             .map(|(_, at)| self.examples.all || within(at))
@@ -314,6 +319,19 @@ impl ExampleReader {
             counted,
         })
     }
+}
+
+/// The same bytes as spans that are in order and apart.
+fn joined(mut spans: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    spans.sort_by_key(|s| s.start);
+    let mut all: Vec<Range<usize>> = vec![];
+    for span in spans {
+        match all.last_mut() {
+            Some(last) if span.start <= last.end => last.end = last.end.max(span.end),
+            _ => all.push(span),
+        }
+    }
+    all
 }
 
 enum Fault {

@@ -222,3 +222,15 @@ fn what_counts_is_what_the_assistant_wrote_behind_its_header() {
         wrong.join("\n")
     );
 }
+
+#[test]
+fn spans_that_overlap_are_one() {
+    let all = vec![7..9, 0..2, 1..1, 2..4, 8..8, 5..6, 7..8];
+    assert_eq!(joined(all), [0..4, 5..6, 7..9]);
+    assert!(joined(vec![]).is_empty());
+    // A template that marks each letter by itself.
+    let each = "{% for m in messages %}{% for c in m.content %}{% generation %}{{ c }}{% endgeneration %}{{ c }}{% endfor %}{% endfor %}";
+    let r = reader(Rows::Messages, false, Some(each));
+    let line = r#"{"messages": [{"role": "assistant", "content": "abc"}]}"#;
+    assert_eq!(counted(&r, line), ("a|b|c".into(), "aabbcc".into()));
+}

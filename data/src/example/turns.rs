@@ -152,7 +152,11 @@ impl<'a> Turns<'a> {
             }
         }
         // Where content would begin bounds the header of calls without content.
-        let content = other(Change::Content);
+        let says = |change| changed(&self.messages[i], change);
+        let content = match says(Change::Content) == says(Change::All) {
+            true => None,
+            false => other(Change::Content),
+        };
         found = found.or_else(|| own(&content.as_ref()?.0));
         variants.extend(content);
         // Messages behind it repeat all that it says, as a result names its function: it comes first.
