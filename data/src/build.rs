@@ -12,11 +12,11 @@ use crate::indexed::{IndexedDataset, pair};
 use crate::progress::{Phase, Progress};
 use crate::report::{BuildReport, rows_as_text};
 use crate::source::{
-    Form, JsonRows, LONGEST_LINE, Packing, RowError, STRETCH, SourceFile, Tap, arrow, csv,
-    list_cargo, list_files, parquet, read_file, stream_file,
+    Form, JsonRows, LONGEST_LINE, Packing, STRETCH, SourceFile, Tap, arrow, as_rows, csv,
+    list_cargo, list_files, parquet, read_file, row_error, stream_file, total_bytes,
 };
 use crate::spec::Source;
-use crate::task::{Document, Recipe, Task, check_unchanged, too_long};
+use crate::task::{Document, Recipe, Task, check_unchanged, too_long, uncut};
 use crate::tokenizer::Tokenizer;
 use crate::workers::Workers;
 use sha2::{Digest, Sha256};
@@ -29,6 +29,9 @@ const PORTION: u64 = 32 << 20;
 /// Bytes of a part of a file, and of the parts that are tokenised at once.
 const PART: usize = 1 << 20;
 const PARTS: u64 = 8 << 20;
+
+/// The most text without a place to cut that is tokenised as one part.
+const UNCUT: usize = 64 << 20;
 
 /// A packed text that is so many times as long as its file is suspicious.
 const ODD_RATIO: u64 = 1000;
@@ -127,23 +130,6 @@ pub(crate) fn build(
     })
 }
 
-/// The same files as rows of JSON, whatever they are called; tables are refused.
-pub(crate) fn as_rows(files: Vec<SourceFile>) -> Result<Vec<SourceFile>> {
-    let row = |file: SourceFile| match file.form {
-        Form::Text | Form::JsonLines => Ok(SourceFile {
-            form: Form::JsonLines,
-            ..file
-        }),
-        Form::JsonValues => Ok(file),
-        Form::Parquet | Form::Arrow | Form::Separated(_) => Err(DataError::Binary {
-            path: file.path,
-            what: "a table, and examples are read from JSON lines".into(),
-            fix: "write it as .jsonl, for example by to_json of Hugging Face datasets".into(),
-        }),
-    };
-    files.into_iter().map(row).collect()
-}
-
 /// Where lies which tokens of a dataset count.
 fn counts_prefix(prefix: &Path) -> PathBuf {
     let mut name = prefix.as_os_str().to_owned();
@@ -187,27 +173,6 @@ pub(crate) fn ready_made(prefix: &Path) -> Result<Built> {
         hash,
         report,
     })
-}
-
-pub(crate) fn total_bytes(files: &[SourceFile]) -> Result<u64> {
-    files
-        .iter()
-        .map(|f| crossweave_files::len(&f.path).map_err(DataError::io("read", &f.path)))
-        .sum()
-}
-
-/// Why a file gives no next row, with its name and place.
-pub(crate) fn row_error(e: RowError, file: &SourceFile, field: &str) -> DataError {
-    match e {
-        RowError::Read(e) => file.packing.broken(&file.path, e),
-        RowError::Layout(line, column, reason) => DataError::Json {
-            path: file.path.clone(),
-            line,
-            column,
-            reason,
-            field: field.into(),
-        },
-    }
 }
 
 struct Writer {
@@ -298,7 +263,7 @@ impl Writer {
     ) -> Result<()> {
         let (path, packing) = (&source.path, source.packing);
         self.flush(recipe, tokenizer, progress)?;
-        let (file, _) = crossweave_files::open(path).map_err(DataError::io("open", path))?;
+        let (file, len) = crossweave_files::open(path).map_err(DataError::io("open", path))?;
         let mut hasher = Sha256::new();
         let eat = |bytes: &[u8]| {
             hasher.update(bytes);
@@ -307,6 +272,8 @@ impl Writer {
         let inside = packing.unpack(Tap { file, eat });
         let mut inside = inside.map_err(|e| packing.broken(path, e))?;
         let (mut text, mut at) = (vec![], 0u64);
+        let odd = |holds: u64| holds / ODD_RATIO > len && packing != Packing::Plain;
+        let mut warned = packing.declared(path)?.is_some_and(odd);
         loop {
             let wanted = PART.max(text.len());
             let n = (&mut inside)
@@ -315,6 +282,14 @@ impl Writer {
                 .map_err(|e| packing.broken(path, e))?;
             if packing != Packing::Plain && at + text.len() as u64 > LONGEST_LINE {
                 return Err(too_long(path));
+            }
+            if !warned && odd(at + text.len() as u64) {
+                warned = true;
+                progress.warn(&format!(
+                    "{} holds more than {ODD_RATIO} times its {len} bytes, and does not say how much; fix: exclude it (data.exclude) unless that is \
+                     meant",
+                    path.display()
+                ));
             }
             let last = n < wanted;
             let end = match last {
@@ -325,6 +300,9 @@ impl Writer {
                     tokenizer.cut(&text[..most]).unwrap_or(0)
                 }
             };
+            if text.len() - end > UNCUT || end > UNCUT {
+                return Err(uncut(path, UNCUT));
+            }
             if end > 0 || last {
                 let rest = text.split_off(end);
                 let bytes = std::mem::replace(&mut text, rest);
@@ -741,18 +719,41 @@ mod tests {
         let write =
             |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
         write("odd.txt.zst", &zstd::bulk::compress(&odd, 1).unwrap());
+        // Written as a stream, it does not say how much it holds.
+        write("open.txt.zst", &zstd::encode_all(&odd[..], 1).unwrap());
         write("plain.txt.zst", &zstd::bulk::compress(&plain, 1).unwrap());
         let said = Warned(Mutex::default());
         let source = files(dir.path(), &["*.zst"]);
         let cache = dir.path().join("cache");
         build(&source, "k", &bytes_tokenizer(true), None, &cache, &said).unwrap();
         let said = said.0.into_inner().unwrap();
-        assert_eq!(said.len(), 3, "{said:?}");
+        assert_eq!(said.len(), 4, "{said:?}");
         assert!(
             said[1].starts_with("k: ") && said[1].contains("odd.txt.zst holds 8388608 bytes"),
             "{said:?}"
         );
         assert_eq!(said[2], "Tokenize");
+        assert!(
+            said[3].contains("open.txt.zst holds more than 1000 times"),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn text_without_a_place_to_cut_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let spaces = zstd::encode_all(&vec![b' '; 2 * UNCUT + 9][..], 1).unwrap();
+        std::fs::write(dir.path().join("a.txt.zst"), spaces).unwrap();
+        let gpt2 = Tokenizer::open(&TokenizerSpec::new(TokenizerKind::Gpt2), None).unwrap();
+        let cache = dir.path().join("cache");
+        let e = run(&files(dir.path(), &["*"]), &gpt2, &cache)
+            .err()
+            .unwrap();
+        let said = e.to_string();
+        for part in ["data.train", "a.txt.zst", "67108864 bytes", "fix:"] {
+            assert!(said.contains(part), "{said}");
+        }
+        assert_eq!(std::fs::read_dir(cache).unwrap().count(), 0);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The front door: a description and a cache folder in, batches and a tokenizer out.
 
 use crate::batches::{Remark, SequenceSource};
-use crate::build::{as_rows, build, row_error, total_bytes};
+use crate::build::build;
 use crate::cache::{Hash, hex};
 use crate::error::{DataError, Result};
 use crate::example::ExampleReader;
@@ -15,7 +15,9 @@ use crate::order::Order;
 use crate::pairs::Columns;
 use crate::progress::Progress;
 use crate::report::{BuildReport, rows_as_text, rows_remark};
-use crate::source::{JsonRows, SourceFile, list_cargo, list_files};
+use crate::source::{
+    JsonRows, SourceFile, as_rows, list_cargo, list_files, row_error, total_bytes,
+};
 use crate::spec::{DataSpec, Rows, Source, Validation, Weighted};
 use crate::split::{View, split};
 use crate::tokenizer::Tokenizer;

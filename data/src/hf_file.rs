@@ -194,7 +194,8 @@ impl HfFile {
         let begin = begin_of(&hf);
         // A token within a text takes white space around it along, or looks at what is beside it.
         let plain = |t: &tokenizers::AddedToken| {
-            !(t.lstrip || t.rstrip || t.single_word || t.content.contains('\n'))
+            let holds = cuts::within(t.content.as_bytes());
+            !(t.lstrip || t.rstrip || t.single_word || holds)
         };
         let model = json!({"type": steps.model.kind, "dropout": steps.model.dropout});
         let cuts = cuts::holds(&steps.normalizer, &steps.pre_tokenizer, &model)

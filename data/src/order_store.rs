@@ -2,7 +2,7 @@
 //!
 //! The description is written last, so where it exists the arrays are whole; on a later start they are loaded, not made.
 
-use crate::atomic::write_file;
+use crate::atomic::{AtomicFile, write_file};
 use crate::cache::hex;
 use crate::error::{DataError, Result};
 use crate::order::{Arrays, Extent};
@@ -56,25 +56,34 @@ pub(crate) fn load_or_make(
         return load(folder, &record, description, extent);
     }
     let arrays = make();
-    let samples: Vec<u32> = arrays.samples.as_flattened().to_vec();
     let mut sha256 = [const { String::new() }; 3];
     for (i, (values, shape)) in [
-        (&arrays.documents, format!("{},", arrays.documents.len())),
-        (&samples, format!("{}, 2", arrays.samples.len())),
-        (&arrays.shuffle, format!("{},", arrays.shuffle.len())),
+        (
+            &arrays.documents[..],
+            format!("{},", arrays.documents.len()),
+        ),
+        (
+            arrays.samples.as_flattened(),
+            format!("{}, 2", arrays.samples.len()),
+        ),
+        (&arrays.shuffle[..], format!("{},", arrays.shuffle.len())),
     ]
     .into_iter()
     .enumerate()
     {
-        let mut bytes = header(&shape);
-        values
-            .iter()
-            .for_each(|v| bytes.extend_from_slice(&v.to_le_bytes()));
-        sha256[i] = hex(&Sha256::digest(&bytes));
-        write_file(
-            &file(folder, description, &format!("{}.npy", NAMES[i])),
-            &bytes,
-        )?;
+        let path = file(folder, description, &format!("{}.npy", NAMES[i]));
+        let (mut out, mut hasher) = (AtomicFile::create(&path)?, Sha256::new());
+        let mut put = |bytes: &[u8]| {
+            hasher.update(bytes);
+            out.write(bytes)
+        };
+        put(&header(&shape))?;
+        for part in values.chunks(1 << 16) {
+            let bytes: Vec<u8> = part.iter().flat_map(|v| v.to_le_bytes()).collect();
+            put(&bytes)?;
+        }
+        sha256[i] = hex(&hasher.finalize());
+        out.commit()?;
     }
     let text = serde_json::to_vec_pretty(&Record {
         description: description.clone(),

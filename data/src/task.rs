@@ -211,6 +211,16 @@ pub(crate) fn too_long(path: &Path) -> DataError {
     DataError::setting("data.train", reason, fix)
 }
 
+/// The error of a text with so many bytes that belong to one part.
+pub(crate) fn uncut(path: &Path, most: usize) -> DataError {
+    let reason = format!(
+        "{} holds {most} bytes and more without a line that begins with a letter or digit, or a space between letters",
+        path.display()
+    );
+    let fix = "break it into lines, or use data.tokenizer \"bytes\"";
+    DataError::setting("data.train", reason, fix)
+}
+
 pub(crate) fn check_unchanged(path: &Path, hasher: Sha256, hash: &Hash) -> Result<()> {
     let now: Hash = hasher.finalize().into();
     if now == *hash {

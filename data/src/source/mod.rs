@@ -53,6 +53,44 @@ pub(crate) struct SourceFile {
     pub(crate) packing: Packing,
 }
 
+/// The same files as rows of JSON, whatever they are called; tables are refused.
+pub(crate) fn as_rows(all: Vec<SourceFile>) -> Result<Vec<SourceFile>> {
+    let row = |file: SourceFile| match file.form {
+        Form::Text | Form::JsonLines => Ok(SourceFile {
+            form: Form::JsonLines,
+            ..file
+        }),
+        Form::JsonValues => Ok(file),
+        Form::Parquet | Form::Arrow | Form::Separated(_) => Err(DataError::Binary {
+            path: file.path,
+            what: "a table, and examples are read from JSON lines".into(),
+            fix: "write it as .jsonl, for example by to_json of Hugging Face datasets".into(),
+        }),
+    };
+    all.into_iter().map(row).collect()
+}
+
+/// Bytes of these files, as they are packed.
+pub(crate) fn total_bytes(all: &[SourceFile]) -> Result<u64> {
+    all.iter()
+        .map(|f| files::len(&f.path).map_err(DataError::io("read", &f.path)))
+        .sum()
+}
+
+/// Why a file gives no next row, with its name and place.
+pub(crate) fn row_error(e: RowError, file: &SourceFile, field: &str) -> DataError {
+    match e {
+        RowError::Read(e) => file.packing.broken(&file.path, e),
+        RowError::Layout(line, column, reason) => DataError::Json {
+            path: file.path.clone(),
+            line,
+            column,
+            reason,
+            field: field.into(),
+        },
+    }
+}
+
 /// Files of a text source, in an order that depends on relative names only.
 pub(crate) fn list_files(source: &FilesSource, key: &str) -> Result<Vec<SourceFile>> {
     globs::list(source, key)
