@@ -420,3 +420,45 @@ pub(crate) fn not_available(name: &str, json: &Map<String, Value>) -> ConfigErro
     };
     ConfigError { key, what }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys that the classes keep under other names or as null where the families have a number, and the same is computed.
+    const SAID_OTHERWISE: &[(&str, &str)] = &[
+        ("qwen2", "sliding_window"),
+        ("qwen3", "sliding_window"),
+        ("gemma", "use_bidirectional_attention"),
+        ("gemma2", "use_bidirectional_attention"),
+        ("gemma3_text", "sliding_window_pattern"),
+        ("cohere2", "sliding_window_pattern"),
+    ];
+
+    #[test]
+    fn an_absent_key_is_what_its_class_takes() {
+        let mut wrong = vec![];
+        for family in families() {
+            for key in family.keys() {
+                let Some(theirs) = read(family, key.name) else {
+                    continue;
+                };
+                let ours = serde_json::from_str::<Value>(key.default).ok();
+                let ours = ours.filter(|v| !v.is_null());
+                let equal = match (&ours, &theirs) {
+                    (Some(a), Some(b)) => same(a, b),
+                    // Sizes that follow from others are written out by the classes.
+                    (None, _) => true,
+                    (Some(_), None) => false,
+                };
+                if !equal && !SAID_OTHERWISE.contains(&(family.name, key.name)) {
+                    wrong.push(format!(
+                        "{} {}: {ours:?}, {theirs:?}",
+                        family.name, key.name
+                    ));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+}

@@ -17,6 +17,7 @@ pub const FAMILY: Family = Family {
         eps: "1e-6", tied: "true", pad: "0",
     }), &rope("10000.0"), &GEMMA, &[
         positive("attn_logit_softcapping", "50.0", "soft cap of the scores; absent = none").fresh("").nullable(),
+        positive("final_logit_softcapping", "30.0", "soft cap of the logits; absent = none").fresh("").nullable(),
         window("4096").fresh("4096"),
     ]],
     harmless: "hidden_act",
@@ -38,11 +39,10 @@ pub const FAMILY: Family = Family {
 
 /// Keys that every Gemma has.
 #[rustfmt::skip]
-pub const GEMMA: [Key; 6] = [
+pub const GEMMA: [Key; 5] = [
     activation("hidden_activation", "\"gelu_pytorch_tanh\""),
     flag("attention_bias", "false", "biases in the attention projections"),
     positive("query_pre_attn_scalar", "256", "scores are divided by its root; absent = head_dim").derived(Derive::HeadDim),
-    positive("final_logit_softcapping", "30.0", "soft cap of the logits; absent = none").fresh("").nullable(),
     layer_types(),
     only("use_bidirectional_attention", "false", "tokens that see those after them"),
 ];

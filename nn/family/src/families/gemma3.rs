@@ -19,6 +19,7 @@ pub const FAMILY: Family = Family {
         eps: "1e-6", tied: "true", pad: "0",
     }), &rope("1000000.0"), &GEMMA, &[
         positive("rope_local_base_freq", "10000.0", "rotary base of the layers with a window"),
+        positive("final_logit_softcapping", "", "soft cap of the logits; absent = none").nullable(),
         only("attn_logit_softcapping", "null", "soft cap of the scores, which transformers reads and does not use"),
         window("4096").fresh("4096"),
         ids("sliding_window_pattern", "6", "every so many layers one sees everything"),
