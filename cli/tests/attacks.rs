@@ -264,7 +264,10 @@ fn models() {
     let family = fresh("family").join("config.json");
     let text = std::fs::read_to_string(&family).unwrap();
     std::fs::write(&family, text.replace("\"gpt2\"", "\"mamba\"")).unwrap();
-    probe("family", &["family/config.json", "mamba", "the nearest that is, gpt2"]);
+    probe(
+        "family",
+        &["family/config.json", "mamba", "the nearest that is, gpt2"],
+    );
     let shape = fresh("shape").join("config.json");
     std::fs::write(&shape, text.replace("\"n_layer\": 2", "\"n_layer\": 3")).unwrap();
     probe("shape", &["h.2.", "fix:"]);
