@@ -125,7 +125,7 @@ mod tests {
         );
         // A key that is not given stands where its section does.
         assert!(
-            said("mesh.pp_layers: x", "y").starts_with("c.json:2:11: mesh.pp_layers: x; fix: y")
+            said("mesh.pp_layers: x", "y").starts_with("c.json:2:10: mesh.pp_layers: x; fix: y")
         );
         assert!(said("`data.train`: x", "y").starts_with("c.json: data.train: x; fix: y"));
         let inner = said(
