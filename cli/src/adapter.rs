@@ -194,13 +194,23 @@ pub fn lora_of(file: &Path, c: &Value) -> Result<Lora> {
             return Err(refuse("target_modules", what, "restore it"));
         }
     };
-    Ok(Lora {
+    let lora = Lora {
         r: r as u64,
         alpha,
         dropout,
         rslora: c["use_rslora"] == true,
         targets,
-    })
+    };
+    // A product's factor of 0 stands for 1 in the kernels' interface.
+    if alpha == 0.0 {
+        let what = format!("{alpha} switches the adapters off");
+        return Err(refuse(
+            "lora_alpha",
+            what,
+            "give the model under them, or restore it",
+        ));
+    }
+    Ok(lora)
 }
 
 fn pattern_or_all(text: &str) -> Targets {

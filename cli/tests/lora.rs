@@ -387,6 +387,10 @@ fn damaged_and_foreign_adapter_folders_are_refused_by_name() {
         &|c| c["init_lora_weights"] = json!("pissa"),
         &["init_lora_weights"],
     );
+    refused(
+        &|c| c["lora_alpha"] = json!(0),
+        &["lora_alpha: 0 switches the adapters off"],
+    );
     refused(&|c| c["r"] = json!(8), &["has shape [4,", "[8,"]);
     refused(&|c| c["r"] = json!("x"), &["adapter_config.json: r:"]);
     refused(
