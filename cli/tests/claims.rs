@@ -277,7 +277,7 @@ END
         run: r#"for i in 1 2 3 4 5 6 7 8 9; do echo "{\"text\": \"row $i of more than a few words\"}"; done | gzip -c > part-0.json.gz
                 gzip -dc part-0.json.gz > part-0.jsonl
                 for f in part-0.json.gz part-0.jsonl; do crossweave train config.json --out $f.run --steps 1 --set data.train=$f > $f.log; done
-                grep -o 'loss  *[0-9.]* (step 1)' *.log | cut -d: -f2 | uniq -c
+                grep -o 'loss  *[0-9.]* (step 1)' *.log | cut -d: -f2 | awk '{n[$0]++} END {for (k in n) print n[k], k}'
                 printf '{\n "name": "settings, and not a row of any text", "more": "%0300d"\n}\n' 0 > settings.json
                 crossweave config check config.json --set data.train=settings.json
                 printf 'text,label\n"a, b",1\n' > table.csv
