@@ -194,7 +194,9 @@ fn done(file: &Value, path: &str, value: &Value) -> bool {
     section.as_object_mut().unwrap().remove(key);
     let config = load(&without).unwrap();
     let row = config.rows().iter().find(|r| r.path == path);
-    row.is_some_and(|r| r.value == *value)
+    // Rows have their values as JSON text.
+    let text = value.to_string();
+    row.is_some_and(|r| r.value == text)
 }
 
 fn outcome(list: &List, path: &str, value: &Value) -> Outcome {
