@@ -750,7 +750,7 @@ fn mistakes_and_deaths_end_in_a_sentence_that_names_the_rank() {
             ],
         ),
         ("short", &["rank 1", "64 bytes", "4096"]),
-        ("absent", &["timed out, rank 1", "waited ", "for rank 1"]),
+        ("absent", &["timed out", "waited ", "for rank 1"]),
         ("killed", &["rank 1 died without a word"]),
         ("killed_amid", &["hears: rank 1 died without a word"]),
     ];
