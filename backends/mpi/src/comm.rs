@@ -45,7 +45,7 @@ pub(crate) struct Member {
     /// Within the communicator.
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
-    /// Which ranks of the job the members are.
+    /// The members by their ranks in the job.
     pub(crate) members: Members,
     pub(crate) name: String,
     /// The prefix of its keys in the host's store.

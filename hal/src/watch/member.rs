@@ -34,7 +34,7 @@ pub(crate) struct Member {
     key: u64,
     size: u32,
     index: u32,
-    /// Which ranks of the job the members are.
+    /// The members by their ranks in the job.
     members: Members,
     /// The members after and before it, which it is compared with.
     next: u32,

@@ -53,7 +53,7 @@ struct Split {
 
 pub(super) struct World {
     pub(super) name: String,
-    /// Which ranks of the job the members are.
+    /// The members by their ranks in the job.
     pub(super) members: Members,
     pub(super) slots: Vec<Slot>,
     pub(super) mail: Mail,

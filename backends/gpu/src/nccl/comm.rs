@@ -80,7 +80,7 @@ pub(crate) struct Inner {
     name: String,
     rank: u32,
     nranks: u32,
-    /// Which ranks of the job the members are.
+    /// The members by their ranks in the job.
     members: Members,
     timeout: Option<Duration>,
     /// A word of the device, for barriers.
