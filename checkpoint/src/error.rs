@@ -33,9 +33,10 @@ pub enum CheckpointError {
         /// What to do.
         fix: String,
     },
-    /// Rank 0 has given a save up, and removed its folder, before another rank began to write; why is what rank 0 reports.
+    /// Rank 0 has given a save up, and removed its folder, before another rank had written its part; why is what rank 0
+    /// reports.
     #[error(
-        "rank 0 gave the checkpoint of step {step} up before this rank began to write it; fix: see what rank 0 reports"
+        "rank 0 gave the checkpoint of step {step} up before this rank had written its part; fix: see what rank 0 reports"
     )]
     GivenUp {
         /// Step of the checkpoint.

@@ -51,5 +51,5 @@ pub use reshard::reshard;
 pub use resolve::{NameReport, Resolved, Resolver, WrongShape, is_buffer};
 pub use safefile::{MAX_HEADER_BYTES, SafeFile, TensorInfo};
 pub use safewrite::{TensorOut, Written, write_f32, write_safetensors};
-pub use save::{Patience, RankWriter, Writer, prune, recover, session};
+pub use save::{Patience, RankWriter, Writer, prune, session};
 pub use sign::{PublicKey, SIGNATURE, SecretKey, keygen, sign};

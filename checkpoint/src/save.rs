@@ -27,21 +27,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Removes what killed writers left under `dir/checkpoints`. One process does this, before any rank begins a save.
+/// Removes what killed writers left under `dir/checkpoints`, and then draws a name that no other save has, for
+/// [`Writer::join`]. The process that begins the job calls this and gives the other ranks the name, so that none of them
+/// can have begun a save that would be taken for a killed writer's.
 ///
 /// # Errors
 /// A folder that cannot be read or removed.
-pub fn recover(dir: impl AsRef<Path>) -> Result<()> {
-    clean(&root_of(dir.as_ref()))
-}
-
-/// A name that no other save has, for [`Writer::join`]. Ranks share one: the process that begins the job draws it.
-pub fn session() -> String {
+pub fn session(dir: impl AsRef<Path>) -> Result<String> {
+    clean(&root_of(dir.as_ref()))?;
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |d| d.as_nanos());
     let seed = format!("{now} {}", std::process::id());
-    hex(&Sha256::digest(seed.as_bytes())[..8])
+    Ok(hex(&Sha256::digest(seed.as_bytes())[..8]))
 }
 
 /// A checkpoint being written. Clone it to every rank's thread, or [`Writer::join`] it in every process. Unless it is
@@ -95,8 +93,8 @@ impl Writer {
     /// Starts the checkpoint of `step` under `dir/checkpoints`, first clearing what a killed writer left there. One
     /// writer at a time may be open on a directory; one rank begins it and hands clones to the others.
     pub fn begin(dir: impl AsRef<Path>, step: u64, world_size: usize) -> Result<Self> {
-        recover(dir.as_ref())?;
-        Self::join(dir, step, world_size, &session(), true)
+        let save = session(dir.as_ref())?;
+        Self::join(dir, step, world_size, &save, true)
     }
 
     /// Takes part in the save named `save` (letters and digits, the same on every rank, never used before: a
@@ -162,11 +160,7 @@ impl Writer {
         match std::fs::File::create_new(&begun) {
             Ok(_) => {}
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => return Err(taken(rank)),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                let step = self.shared.step;
-                return Err(CheckpointError::GivenUp { step });
-            }
-            Err(e) => return Err(CheckpointError::io("create", &begun)(e)),
+            Err(e) => return Err(self.shared.blame(CheckpointError::io("create", &begun)(e))),
         }
         Ok(RankWriter {
             begun: Begun {
@@ -273,6 +267,14 @@ fn taken(rank: usize) -> CheckpointError {
 impl Shared {
     fn mark(&self, rank: usize, kind: &str) -> PathBuf {
         self.folder.join(format!("rank-{rank:05}.{kind}"))
+    }
+
+    /// The cause of a rank's failure to write: where the folder is gone, its owner has removed it.
+    fn blame(&self, e: CheckpointError) -> CheckpointError {
+        match self.owner || self.folder.exists() {
+            true => e,
+            false => CheckpointError::GivenUp { step: self.step },
+        }
     }
 
     /// Returns once every rank has left its record.
@@ -442,7 +444,7 @@ impl<'a> RankWriter<'a> {
             tensors,
             layout,
         } = self;
-        let done = write_rank(&begun, tensors, layout);
+        let done = write_rank(&begun, tensors, layout).map_err(|e| begun.shared.blame(e));
         match &done {
             Ok(()) => begun.open = false,
             Err(e) => begun.fail(&e.to_string()),

@@ -2,5 +2,6 @@
 
 mod attacks;
 mod forged;
+mod given_up;
 mod oracles;
 mod steps;

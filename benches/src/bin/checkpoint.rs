@@ -94,7 +94,7 @@ fn measure(dir: &Path, bytes: usize, ranks: usize, rounds: u64) -> Fallible<()> 
 
 /// Every rank writes its part at once, as in a run.
 fn save(dir: &Path, step: u64, ranks: usize, data: &[u8]) -> Fallible<()> {
-    let id = session();
+    let id = session(dir)?;
     let n = (data.len() / 4).div_ceil(ranks);
     let rank = |r: usize| -> Fallible<()> {
         let writer = Writer::join(dir, step, ranks, &id, r == 0)?;

@@ -111,11 +111,11 @@ fn begin<'a>(
         }
         None => job.source.start(&mut trainer)?,
     }
-    let session = session(&boot, rank)?;
     // The devices have taken everything they were asked for; only now does the run leave traces.
     trainer.mean(0.0)?;
     let trace = RankTrace::begin(job, rank, &mut trainer)?;
     let times = Times::begin(job, trace.as_ref().map(RankTrace::tracer), &mut trainer)?;
+    let session = session(&boot, rank, || save::begin(job))?;
     let mut walk = Walk {
         job,
         shared,
@@ -129,7 +129,6 @@ fn begin<'a>(
         in_flight: 0,
     };
     if rank == 0 {
-        save::begin(job)?;
         let run = &job.resolved.settings.run;
         walk.writer = Some(Writer {
             metrics: Metrics::open(&job.out, job.resume.from.as_deref(), &|step, validation| {
@@ -161,11 +160,16 @@ struct Walk<'a> {
     in_flight: u32,
 }
 
-/// Rank 0 draws the name under which the ranks of this job meet when they save.
-fn session(boot: &StoreBoot<'_>, rank: u32) -> Result<String> {
+/// The name under which the ranks of this job meet when they save. Rank 0 gets it by `begin`, which clears the folder; the others
+/// have it only afterwards, so that nothing they save is cleared with it. No collective orders them: a device may have none to wait for.
+fn session(
+    boot: &dyn Bootstrap,
+    rank: u32,
+    begin: impl FnOnce() -> Result<String>,
+) -> Result<String> {
     const KEY: &str = "checkpoint session";
     if rank == 0 {
-        let name = crossweave_checkpoint::session();
+        let name = begin()?;
         boot.set(KEY, name.as_bytes())?;
         return Ok(name);
     }
@@ -538,5 +542,43 @@ impl Ids {
             images: &self.images,
             first_sequence: self.first,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossweave_checkpoint::Writer as Save;
+    use crossweave_hal::HostServices;
+
+    /// Rank 0 is held where it clears the folder, for as long as it takes another rank to save: nothing holds that one where its
+    /// device is the null device.
+    #[test]
+    fn no_rank_saves_into_the_folder_before_rank_0_has_cleared_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, host) = (temp.path(), HostServices::builder().build());
+        let shared = Shared::new(Arc::default(), None);
+        let boot = StoreBoot::new(&host, &shared);
+        let write = |rank: u32, name: &str| -> Result<()> {
+            let writer = Save::join(dir, 3, 2, name, rank == 0)?;
+            writer.rank(rank as usize)?.finish()?;
+            if rank == 0 {
+                writer.commit(serde_json::json!(null))?;
+            }
+            Ok(())
+        };
+        let clear = || {
+            let until = Instant::now() + Duration::from_millis(300);
+            while Instant::now() < until && !dir.join("checkpoints").exists() {
+                std::thread::yield_now();
+            }
+            Ok(crossweave_checkpoint::session(dir)?)
+        };
+        std::thread::scope(|s| {
+            let other = s.spawn(|| write(1, &session(&boot, 1, || unreachable!())?));
+            let name = session(&boot, 0, clear).unwrap();
+            other.join().unwrap().unwrap();
+            write(0, &name).unwrap();
+        });
     }
 }

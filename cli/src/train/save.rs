@@ -6,7 +6,7 @@ use crate::companions::Companions;
 use crate::error::{CliError, Result};
 use crate::{adapter, whole};
 use crossweave_checkpoint::{
-    Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_adapter, export_hf, recover,
+    Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_adapter, export_hf, session,
     write_f32,
 };
 use crossweave_config as config;
@@ -14,17 +14,19 @@ use serde_json::{Value, json};
 use std::io;
 use std::path::Path;
 
-/// Makes the output folder, clears what a killed run left unfinished in it, and writes `config.json` and `run.json`.
+/// Makes the output folder, clears what a killed run left unfinished in it, and writes `config.json` and `run.json`. Returns the
+/// name under which the ranks meet when they save, see [`session`].
 ///
 /// # Errors
 /// A folder that cannot be written.
-pub fn begin(job: &Job) -> Result<()> {
+pub fn begin(job: &Job) -> Result<String> {
     job.check_claim()?;
     std::fs::create_dir_all(&job.out).map_err(CliError::io("create", &job.out))?;
-    recover(&job.out)?;
+    let session = session(&job.out)?;
     let path = job.out.join("config.json");
     whole::write(&path, job.resolved.to_json()).map_err(CliError::io("write", &path))?;
-    record::begin(job, job.resume.from.as_deref())
+    record::begin(job, job.resume.from.as_deref())?;
+    Ok(session)
 }
 
 /// Writes `ledger.json`: both ledgers of every rank.
