@@ -2,7 +2,7 @@
 //! checkpoints name and do not hold.
 
 use crate::adapter;
-use crate::error::{CliError, Result};
+use crate::job_error::{JobError, Result};
 use crate::model::{self, Source};
 use crossweave_checkpoint::{
     Checkpoint, CheckpointError, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, write_f32,
@@ -84,7 +84,7 @@ pub fn check_base(source: &Source, kept: &Value, whose: &str) -> Result<()> {
         return Ok(());
     };
     match kept["fingerprint"].as_str() {
-        Some(then) if then != now => Err(CliError::refused(
+        Some(then) if then != now => Err(JobError::refused(
             format!(
                 "{whose}: {} holds other weights than the model that the adapters were trained on",
                 folder.dir.path.display()
@@ -109,7 +109,7 @@ pub fn merge(
     read: &dyn Fn(&str) -> Result<Vec<f32>>,
 ) -> Result<()> {
     let (Some(lora), Some(folder)) = (&source.lora, &source.folder) else {
-        return Err(CliError::refused(
+        return Err(JobError::refused(
             "no adapters to merge",
             "leave --merge out",
         ));
@@ -117,7 +117,7 @@ pub fn merge(
     let all: Vec<ParamDecl> = source.units().into_iter().flat_map(|u| u.params).collect();
     let known = |name: &str| all.iter().find(|p| p.name == name);
     if known("lm_head.lora_A.weight").is_some() && known("lm_head.weight").is_none() {
-        return Err(CliError::refused(
+        return Err(JobError::refused(
             "lm_head is the embedding too (tie_word_embeddings), and its adapter changes the head alone",
             "export the adapter itself, without --merge",
         ));
@@ -133,7 +133,7 @@ pub fn merge(
         let by_column = transposed(module);
         let stored = folder.names.file_name(&p.name).unwrap_or(&p.name);
         let stream = move |out: &mut dyn io::Write| {
-            let failed = |e: CliError| io::Error::other(e.to_string());
+            let failed = |e: JobError| io::Error::other(e.to_string());
             let own = |e: CheckpointError| io::Error::other(e.to_string());
             let mut w = folder.dir.read_f32(stored).map_err(own)?;
             if let Some((a, b)) = pair {

@@ -1,6 +1,6 @@
 //! Adapter folders as PEFT writes them (`adapter_config.json`, `adapter_model.safetensors`), as what a model starts from.
 
-use crate::error::{CliError, Result};
+use crate::job_error::{JobError, Result};
 use crate::tokens;
 use crossweave_checkpoint::{ADAPTER, ADAPTER_CONFIG, SafeFile, is_readable_float};
 use crossweave_config as config;
@@ -55,9 +55,9 @@ pub fn words_folder(dir: &Path) -> Result<PathBuf> {
 fn read_config(dir: &Path) -> Result<Value> {
     let path = dir.join(ADAPTER_CONFIG);
     let bytes = crossweave_files::read(&path, crossweave_files::TEXT)
-        .map_err(CliError::io("read", &path))?;
+        .map_err(JobError::io("read", &path))?;
     serde_json::from_slice(&bytes).map_err(|e| {
-        CliError::refused(
+        JobError::refused(
             format!("{}: not JSON: {e}", path.display()),
             "restore it from where the adapter came from",
         )
@@ -71,14 +71,14 @@ fn base_folder(dir: &Path, config: &Value) -> Result<PathBuf> {
         .as_str()
         .filter(|n| !n.is_empty())
     else {
-        return Err(CliError::refused(
+        return Err(JobError::refused(
             format!("{}: base_model_name_or_path: missing", path.display()),
             "write the folder of the model that the adapter was trained on",
         ));
     };
     let places = [PathBuf::from(name), dir.join(name)];
     places.into_iter().find(|p| p.is_dir()).ok_or_else(|| {
-        CliError::refused(
+        JobError::refused(
             format!(
                 "{}: base_model_name_or_path: no folder {name}",
                 path.display()
@@ -149,7 +149,7 @@ fn is_neutral(key: &str, v: &Value) -> bool {
 /// What is not available, by key.
 pub fn lora_of(file: &Path, c: &Value) -> Result<Lora> {
     let refuse = |key: &str, what: String, fix: &str| {
-        CliError::refused(format!("{}: {key}: {what}", file.display()), fix)
+        JobError::refused(format!("{}: {key}: {what}", file.display()), fix)
     };
     let kind = c["peft_type"].as_str().unwrap_or("");
     if !kind.eq_ignore_ascii_case("lora") {
@@ -255,7 +255,7 @@ pub fn describe(dir: &Path) -> Result<Described> {
     let lora = lora_of(&path, &config)?;
     let base = base_folder(dir, &config)?;
     if is_folder(&base) {
-        return Err(CliError::refused(
+        return Err(JobError::refused(
             format!(
                 "{}: base_model_name_or_path: {} is an adapter itself",
                 path.display(),
@@ -278,7 +278,7 @@ pub fn describe(dir: &Path) -> Result<Described> {
 pub fn open(dir: &Path, units: &[UnitDecl]) -> Result<Adapter> {
     let weights = dir.join(ADAPTER);
     if !weights.exists() && dir.join("adapter_model.bin").exists() {
-        return Err(CliError::refused(
+        return Err(JobError::refused(
             format!(
                 "{}: pickled weights can run code and are not read",
                 dir.display()
@@ -315,7 +315,7 @@ pub fn open(dir: &Path, units: &[UnitDecl]) -> Result<Adapter> {
             0 => String::new(),
             n => format!(" (and {n} more)"),
         };
-        return Err(CliError::refused(
+        return Err(JobError::refused(
             format!("{}: {first}{more}", weights.display()),
             "give the adapter's own adapter_config.json, and the model it was trained on",
         ));

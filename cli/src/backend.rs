@@ -1,8 +1,8 @@
 //! Choosing the back end: linked ones by name, others from a plugin file or the plugin path.
 
 use crate::args::BackendArgs;
-use crate::error::{CliError, Result};
 use crate::layers;
+use crate::train_error::{Result, TrainError};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
 use crossweave_config::nearest;
@@ -64,7 +64,7 @@ pub fn check_options() -> Result<()> {
             names.chain(LINKED.map(String::from)).collect()
         }),
         Err(std::env::VarError::NotPresent) => Ok(()),
-        Err(e) => Err(CliError::refused(
+        Err(e) => Err(TrainError::refused(
             format!("{OPTIONS}: {e}"),
             "write it in UTF-8, as key=value;key=value",
         )),
@@ -72,7 +72,8 @@ pub fn check_options() -> Result<()> {
 }
 
 fn check_pairs(text: &str, plugins: impl FnOnce() -> Vec<String>) -> Result<()> {
-    let bad = |what: String, fix: String| Err(CliError::refused(format!("{OPTIONS}: {what}"), fix));
+    let bad =
+        |what: String, fix: String| Err(TrainError::refused(format!("{OPTIONS}: {what}"), fix));
     let mut keys: Vec<&str> = vec![];
     for pair in text.split(';').map(str::trim).filter(|p| !p.is_empty()) {
         let shown = clip(pair, 60);
@@ -150,7 +151,7 @@ fn check_read(plugin: &str, host: &HostServices) -> Result<()> {
                 Some(n) => format!("did you mean {n}?"),
                 None => format!("its keys are {}", known().collect::<Vec<_>>().join(", ")),
             };
-            return Err(CliError::refused(
+            return Err(TrainError::refused(
                 format!("{OPTIONS}: {plugin} has no key {:?}", clip(&key, 60)),
                 fix,
             ));
@@ -210,7 +211,7 @@ fn linked(name: &str, host: &HostServices) -> Option<Result<RawPlugin>> {
         "null" => RawPlugin::from_static::<Null>(host),
         _ => return None,
     };
-    Some(raw.map_err(CliError::from))
+    Some(raw.map_err(TrainError::from))
 }
 
 /// The linked back end `name` as a plugin.
@@ -220,7 +221,7 @@ fn linked(name: &str, host: &HostServices) -> Option<Result<RawPlugin>> {
 pub fn open_linked(name: &str, host: &HostServices) -> Result<Plugin> {
     match linked(name, host) {
         Some(raw) => Ok(Plugin::new(raw?)),
-        None => Err(CliError::refused(
+        None => Err(TrainError::refused(
             format!("{name} is not linked into this program"),
             format!("use one of {}", LINKED.join(", ")),
         )),
@@ -243,7 +244,7 @@ fn bare(args: &BackendArgs, configured: &str, host: &HostServices) -> Result<Plu
     if let Some(path) = &args.plugin {
         let plugin = Plugin::new(load(path, host)?);
         if let Some(name) = args.backend.as_deref().filter(|n| *n != plugin.name()) {
-            return Err(CliError::refused(
+            return Err(TrainError::refused(
                 format!(
                     "--plugin {} is the back end \"{}\", and --backend asks for \"{name}\"",
                     path.display(),
@@ -271,7 +272,7 @@ fn bare(args: &BackendArgs, configured: &str, host: &HostServices) -> Result<Plu
             names.sort();
             names.dedup();
             let dirs: Vec<String> = dirs.iter().map(|d| d.display().to_string()).collect();
-            CliError::refused(
+            TrainError::refused(
                 format!(
                     "no back end named {name:?}: available are {}; looked for {} in {}",
                     names.join(", "),
@@ -281,7 +282,7 @@ fn bare(args: &BackendArgs, configured: &str, host: &HostServices) -> Result<Plu
                 "name one that is available, give --plugin PATH, or set CROSSWEAVE_PLUGIN_PATH to the plugin's folder",
             )
         }
-        other => CliError::from(other),
+        other => TrainError::from(other),
     })?;
     Ok(Plugin::new(load(&path, host)?))
 }
@@ -346,7 +347,7 @@ pub fn count(plugin: &Plugin) -> Result<u32> {
                 .open(0)
                 .err()
                 .map_or(String::new(), |e| format!(": {}", e.message));
-            Err(CliError::refused(
+            Err(TrainError::refused(
                 format!("{} finds no device on this machine{why}", name(plugin)),
                 "use --backend cpu, or check the driver",
             ))
@@ -356,8 +357,8 @@ pub fn count(plugin: &Plugin) -> Result<u32> {
 }
 
 /// A back end's failure with its name, which the device layer does not know it by.
-fn failed(plugin: &Plugin, e: &crossweave_hal::Error) -> CliError {
-    CliError::refused(
+fn failed(plugin: &Plugin, e: &crossweave_hal::Error) -> TrainError {
+    TrainError::refused(
         format!("{}: {e}", name(plugin)),
         "use --backend cpu, or check the driver and the plugin",
     )

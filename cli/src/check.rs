@@ -3,9 +3,9 @@
 
 use crate::args::BackendArgs;
 use crate::backend;
-use crate::error::{CliError, Result};
 use crate::found::Found;
 use crate::train::{capable, fits, free_folder, graphs, keys, may_become, ready};
+use crate::train_error::{Result, TrainError};
 use crate::{hub, source};
 use crossweave_config::{Config, Data};
 use crossweave_data::{Corpus, DataSpec};
@@ -28,11 +28,12 @@ pub fn check(mut config: Config, ranks: u64) -> Result<String> {
     let asked = config.clone();
     // Batches of a file bring sizes of their own, which are not known yet.
     if !matches!(config.settings.data, Some(Data::Tokens(_))) {
-        found.take(&asked, "run", config.resolve(ranks).map_err(Into::into));
+        found.take(&asked, "run", config.resolve(ranks));
     }
     let run = &asked.settings.run;
-    let count = u32::try_from(ranks)
-        .map_err(|_| CliError::refused(format!("{ranks} ranks are too many"), "give --ranks N"))?;
+    let count = u32::try_from(ranks).map_err(|_| {
+        TrainError::refused(format!("{ranks} ranks are too many"), "give --ranks N")
+    })?;
     let host = backend::host(count, run.threads_per_rank, None);
     let device = found.take(&asked, "run.backend", device(&run.backend, &host));
     found.take(&asked, "run.out", free_folder(&asked));
@@ -57,7 +58,7 @@ pub fn check(mut config: Config, ranks: u64) -> Result<String> {
             ));
             return Ok(None);
         }
-        source::open(spec, &scratch.0).map(Some)
+        Ok(Some(source::open(spec, &scratch.0)?))
     };
     let ready = ready(&mut config, ranks, &host, &open, &mut found);
     if let (Some(device), Some(r)) = (device, &ready) {

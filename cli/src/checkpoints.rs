@@ -4,7 +4,8 @@ use crate::args::CheckpointAction;
 use crate::companions::Companions;
 use crate::error::{CliError, Result};
 use crate::say::say;
-use crate::train::{resume, save};
+use crate::stored::{floats, parameters};
+use crate::train::save;
 use crate::{adapted, described, trained};
 use crossweave_checkpoint::{
     Checkpoint, Detail, Dtype, Proof, PublicKey, SIGNATURE, SecretKey, check_target, inspect,
@@ -134,7 +135,7 @@ fn export(dir: &Path, out: &Path, dtype: &str, merge: bool, json: bool) -> Resul
         true => merged(&from, out, &config, dtype, &extra)?,
         false => save::export(&from, out, &config, dtype, &extra)?,
     }
-    let num_params = resume::parameters(&from).count();
+    let num_params = parameters(&from).count();
     if json {
         let report = json!({"step": from.step(), "checkpoint": from.path(), "model": out, "tensors": num_params});
         say!("{report:#}");
@@ -170,7 +171,7 @@ fn merged(
         let logical = format!("value/{name}");
         let shape = &from.logical_info(&logical)?.shape;
         let elements = shape.iter().map(|d| *d as u64).product();
-        resume::floats(from, &logical, 0..elements)
+        floats(from, &logical, 0..elements)
     };
-    adapted::merge(&source, out, config, dtype, extra, &read)
+    Ok(adapted::merge(&source, out, config, dtype, extra, &read)?)
 }

@@ -3,7 +3,7 @@
 //! A tokenizer of this program's own is written in the form of `tokenizers`; one that came from a folder takes the files of that folder with
 //! it. The special tokens are those the run used: the token that ended its documents begins and ends a text.
 
-use crate::error::Result;
+use crate::job_error::Result;
 use crate::tokens;
 use crossweave_checkpoint::{TOKENIZER_FILES, named_files};
 use crossweave_data::{Tokenizer, TokenizerKind, TokenizerSpec};

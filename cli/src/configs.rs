@@ -2,38 +2,12 @@
 
 use crate::args::ConfigAction;
 use crate::check::check;
+use crate::config_file::{load, read};
 use crate::error::{CliError, Result};
-use crate::found;
-use crate::hub;
 use crate::say::say;
 use crate::width::columns;
-use crossweave_config::{Config, explain_key, json_schema, keys, reference, split_set};
-use crossweave_files as files;
+use crossweave_config::{explain_key, json_schema, keys, reference};
 use std::path::Path;
-
-/// Reads a config with `--set` pairs laid over it. The name of a model of the hub cache becomes that of the revision it stands for.
-///
-/// # Errors
-/// A file that cannot be read; everything that is wrong in it; a model that is not in the cache.
-pub fn load(path: &Path, sets: &[String]) -> Result<Config> {
-    let mut config = read(path, sets)?;
-    let pinned = hub::pin(&mut config);
-    found::at(&config, "model", pinned)?;
-    Ok(config)
-}
-
-/// As [`load`], without a look at the files that the config names.
-///
-/// # Errors
-/// A file that cannot be read; everything that is wrong in it.
-pub fn read(path: &Path, sets: &[String]) -> Result<Config> {
-    let sets = sets
-        .iter()
-        .map(|s| split_set(s))
-        .collect::<std::result::Result<Vec<_>, _>>()?;
-    let text = files::read(path, files::TEXT).map_err(CliError::io("read the config", path))?;
-    Ok(Config::load(&path.display().to_string(), text, &sets)?)
-}
 
 /// One key, all keys of a config, or all keys there are.
 fn explain(

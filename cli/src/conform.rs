@@ -97,7 +97,7 @@ pub fn run(a: &ConformArgs) -> Result<()> {
     }
     match report.exit_code() {
         0 => Ok(()),
-        code => Err(CliError::Elsewhere { code }),
+        code => Err(CliError::Said { code }),
     }
 }
 
@@ -116,7 +116,7 @@ fn compare(first: &Path, second: &Path) -> Result<()> {
     let (text, worse) = diff(&read(first)?, &read(second)?);
     say!("{}", text.trim_end());
     match worse {
-        true => Err(CliError::Elsewhere { code: 1 }),
+        true => Err(CliError::Said { code: 1 }),
         false => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 //! shapes. Its hashes are right in a manifest that somebody forged as well.
 
 use crate::adapter;
-use crate::error::{CliError, Result};
+use crate::job_error::{JobError, Result};
 use crate::train::optimizer;
 use crossweave_checkpoint::{Checkpoint, MANIFEST, Manifest};
 use crossweave_config::Settings;
@@ -19,7 +19,7 @@ use std::path::Path;
 /// The first tensor that is missing, too much or of another shape; a model that is none of this build's.
 pub fn check(from: &Checkpoint) -> Result<()> {
     holds(from.manifest()).map_err(|why| {
-        CliError::refused(
+        JobError::refused(
             format!("{}: {why}", from.path().join(MANIFEST).display()),
             "restore the checkpoint from a copy, or resume from an older one",
         )

@@ -3,7 +3,7 @@
 
 use crate::backend::{host, open_linked, plugin_dirs};
 use crate::backends::probed;
-use crate::error::{CliError, Result};
+use crate::train_error::{Result, TrainError};
 use crossweave_config::nearest;
 use crossweave_hal::loader::find;
 use crossweave_words::Size;
@@ -129,7 +129,7 @@ pub fn named(name: &str) -> Result<&'static Profile> {
         let list = profiles()
             .iter()
             .map(|p| format!("{} ({})", p.name, Size(p.memory)));
-        CliError::refused(
+        TrainError::refused(
             format!("--device {name}: no device of that name is known"),
             format!(
                 "{near}{}; `crossweave estimate --devices` shows their rates, and `estimate --device-memory 48GB` takes any size",

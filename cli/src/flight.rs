@@ -1,8 +1,8 @@
 //! The flight record: what every rank asked of the others last, written when a run fails and shown as one table.
 
 use crate::args::FlightArgs;
-use crate::error::{CliError, Result};
 use crate::say::say;
+use crate::train_error::{Result, TrainError};
 use crossweave_hal::{CheckerState, CollectiveRecord, RankFlight, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,7 @@ pub fn write(out: &Path, board: &CheckerState, own: &Range<u32>, why: &str) -> R
     ranks.sort_by_key(|f| !own.contains(&f.rank));
     for flight in ranks {
         let own = own.contains(&flight.rank);
-        std::fs::create_dir_all(out).map_err(CliError::io("create", out))?;
+        std::fs::create_dir_all(out).map_err(TrainError::io("create", out))?;
         let path = out.join(file_of(flight.rank));
         // Of this thread: a process may come to its end on two at once.
         let me = (std::process::id(), std::thread::current().id());
@@ -65,7 +65,7 @@ pub fn write(out: &Path, board: &CheckerState, own: &Range<u32>, why: &str) -> R
                     linked.and(std::fs::remove_file(&partial))
                 }
             });
-        done.map_err(CliError::io("write", &path))?;
+        done.map_err(TrainError::io("write", &path))?;
     }
     Ok(())
 }
@@ -99,15 +99,15 @@ pub fn run(args: &FlightArgs) -> Result<()> {
     let mut records = vec![];
     for path in &list {
         let text = crossweave_files::read_text(path, crossweave_files::TABLE)
-            .map_err(CliError::io("read", path))?;
+            .map_err(TrainError::io("read", path))?;
         let record: Record = serde_json::from_str(&text).map_err(|e| {
-            CliError::refused(
+            TrainError::refused(
                 format!("{} is no flight record: {e}", path.display()),
                 "name a run's folder, or a flight-rank<R>.json in it",
             )
         })?;
         if record.format != FORMAT {
-            return Err(CliError::refused(
+            return Err(TrainError::refused(
                 format!(
                     "{} is a flight record of format {}",
                     path.display(),
@@ -119,7 +119,7 @@ pub fn run(args: &FlightArgs) -> Result<()> {
         records.push(record);
     }
     if records.is_empty() {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!("{} holds no flight record", args.path.display()),
             "runs that fail while ranks talk to each other leave flight-rank<R>.json in their folder",
         ));

@@ -1,6 +1,6 @@
 //! Faults of a config that only its files, the model or a back end show: each with its place in the config, all of them together.
 
-use crate::error::{CliError, Result};
+use crate::job_error::{Placeable, Result};
 use crossweave_config::{Config, Errors, Problem};
 
 /// The faults that were found, in the order in which they were.
@@ -9,11 +9,16 @@ pub struct Found(Vec<Problem>);
 
 impl Found {
     /// The value, or nothing where it is a fault; one that names no key of its own is that of `key`.
-    pub fn take<T>(&mut self, config: &Config, key: &str, result: Result<T>) -> Option<T> {
-        let problems = match result {
+    pub fn take<T, E: Placeable>(
+        &mut self,
+        config: &Config,
+        key: &str,
+        result: std::result::Result<T, E>,
+    ) -> Option<T> {
+        let problems = match result.map_err(E::problems) {
             Ok(value) => return Some(value),
-            Err(CliError::Config(Errors(problems))) => problems,
-            Err(e) => vec![placed(config, key, &e)],
+            Err(Ok(problems)) => problems,
+            Err(Err(e)) => vec![placed(config, key, &e)],
         };
         for p in problems {
             if !self.0.contains(&p) {
@@ -39,20 +44,19 @@ impl Found {
 ///
 /// # Errors
 /// That one.
-pub fn at<T>(config: &Config, key: &str, result: Result<T>) -> Result<T> {
-    result.map_err(|e| match e {
-        CliError::Config(_) => e,
-        e => Errors(vec![placed(config, key, &e)]).into(),
-    })
+pub fn at<T, E: Placeable>(
+    config: &Config,
+    key: &str,
+    result: std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
+    let placed = |e| Errors(vec![placed(config, key, &e)]);
+    result.map_err(|e| E::from(e.problems().map_or_else(placed, Errors)))
 }
 
 /// An error as a problem of the config: of the key that its words begin with, else of one that they name, else of `key`.
-fn placed(config: &Config, key: &str, e: &CliError) -> Problem {
-    let text = e.to_string();
-    let (what, fix) = match text.split_once("; fix: ") {
-        Some((what, fix)) => (what.to_string(), fix.to_string()),
-        None => (text, format!("see `crossweave config explain {key}`")),
-    };
+fn placed(config: &Config, key: &str, e: &impl Placeable) -> Problem {
+    let (what, fix) = e.parts();
+    let fix = fix.unwrap_or_else(|| format!("see `crossweave config explain {key}`"));
     let (first, rest) = what.split_once(": ").unwrap_or(("", &what));
     let first = first.trim_matches('`');
     if is_key(first) {
@@ -108,6 +112,7 @@ fn is_key(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job_error::JobError;
 
     #[test]
     fn an_error_stands_where_its_key_does() {
@@ -115,7 +120,7 @@ mod tests {
         let config = Config::load("c.json", text, &[]).unwrap();
         let said = |what: &str, fix: &str| {
             let mut found = Found::default();
-            let e: Result<()> = Err(CliError::refused(what, fix));
+            let e: Result<()> = Err(JobError::refused(what, fix));
             assert!(found.take(&config, "model", e).is_none());
             found.end().unwrap_err().to_string()
         };
@@ -137,13 +142,13 @@ mod tests {
         let text = "{\"data\": {\"train\": \"a\",\n \"tokenizer\": {\"file\": \"none.json\"}}}";
         let config = Config::load("c.json", text, &[]).unwrap();
         let mut found = Found::default();
-        let e: Result<()> = Err(CliError::refused("cannot read none.json", "make it"));
+        let e: Result<()> = Err(JobError::refused("cannot read none.json", "make it"));
         found.take(&config, "data", e);
         let said = found.end().unwrap_err().to_string();
         assert!(said.starts_with("c.json:2:"), "{said}");
         let mut found = Found::default();
         for what in ["a", "b", "a"] {
-            let e: Result<()> = Err(CliError::refused(what, "x"));
+            let e: Result<()> = Err(JobError::refused(what, "x"));
             found.take(&config, "run.out", e);
         }
         assert_eq!(found.end().unwrap_err().to_string().lines().count(), 2);

@@ -4,13 +4,20 @@
 //! A download that was cut leaves links without a blob, shards that are missing, or no snapshot at all: each is said with the command
 //! that mends it.
 
-use crate::error::{CliError, Result};
-use crate::source::home;
+use crate::job_error::{JobError, Result};
 use crossweave_config::{Config, Model};
 use crossweave_files as files;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+
+/// The user's home folder.
+pub fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME")
+        .or_else(|| std::env::var_os("USERPROFILE"))
+        .filter(|h| !h.is_empty())
+        .map(PathBuf::from)
+}
 
 /// What is wanted of a model.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,7 +115,7 @@ pub fn pin(config: &mut Config) -> Result<()> {
 
 fn find(id: &Id<'_>, given: &str, key: &str, part: Part) -> Result<Snapshot> {
     let Some(root) = cache() else {
-        return Err(CliError::refused(
+        return Err(JobError::refused(
             format!("{key}: {given:?}: no such model directory, and no cache of models is known"),
             "name a folder, or set HF_HUB_CACHE (or HOME) to where `hf download` puts models",
         ));
@@ -118,7 +125,7 @@ fn find(id: &Id<'_>, given: &str, key: &str, part: Part) -> Result<Snapshot> {
 
 fn find_in(root: &Path, id: &Id<'_>, given: &str, key: &str, part: Part) -> Result<Snapshot> {
     let get = format!("`{}`", id.download());
-    let refuse = |what: String, fix: String| CliError::refused(format!("{key}: {what}"), fix);
+    let refuse = |what: String, fix: String| JobError::refused(format!("{key}: {what}"), fix);
     let model = root.join(format!("models--{}", id.name.replace('/', "--")));
     if !model.is_dir() {
         return Err(refuse(

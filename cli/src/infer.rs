@@ -1,8 +1,9 @@
 //! One rank that does not train: opens a model for probes and samples, and draws tokens from its logits.
 
 use crate::backend::{open_device, open_linked};
-use crate::error::{CliError, Result};
 use crate::model::Source;
+use crate::start::start;
+use crate::train_error::{Result, TrainError};
 use crossweave_data::Tokenizer;
 use crossweave_engine::{RankSpec, Recompute, Trainer, dry_run};
 use crossweave_hal::{Bootstrap, DType, HostServices, Plugin};
@@ -65,7 +66,7 @@ pub fn open(
         ..RankSpec::new(Place::alone())
     };
     let mut trainer = Trainer::new(&open_device(plugin, 0)?, units, spec, &dry, &Alone)?;
-    source.start(&mut trainer)?;
+    start(source, &mut trainer)?;
     Ok(trainer)
 }
 
@@ -77,14 +78,14 @@ pub fn continues(source: &Source) -> Result<()> {
     let family = source.spec.family();
     match family.predicts() {
         Predicts::Next if !family.sees() => Ok(()),
-        Predicts::Next => Err(CliError::refused(
+        Predicts::Next => Err(TrainError::refused(
             format!(
                 "a {} model continues a text with images, which no prompt has",
                 family.name
             ),
             "`crossweave probe` gives its logits",
         )),
-        Predicts::Hidden | Predicts::Spans => Err(CliError::refused(
+        Predicts::Hidden | Predicts::Spans => Err(TrainError::refused(
             format!("a {} model does not continue a text", family.name),
             "`crossweave probe` gives its logits",
         )),
@@ -157,7 +158,7 @@ pub fn continue_text(
 
 fn choose(logits: &[f32], draw: Draw, random: &mut SplitMix) -> Result<u32> {
     if logits.is_empty() || logits.iter().any(|l| l.is_nan()) {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             "the model's logits are not numbers",
             "check the weights; was the run stopped by a non-finite loss?",
         ));

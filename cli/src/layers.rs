@@ -1,7 +1,7 @@
 //! `--layer NAME[=SPEC]`: a back end inside layers, the first next to it.
 
-use crate::error::{CliError, Result};
 use crate::outputs;
+use crate::train_error::{Result, TrainError};
 use crossweave_hal::loader::load_layer;
 use crossweave_hal::{HostServices, Plugin, RawPlugin};
 use crossweave_layers::{Fault, Lacks, Layer, Only, Record, Throttle, Trace, Validate, wrap};
@@ -32,7 +32,7 @@ pub fn around(raw: RawPlugin, spec: &str, host: &HostServices) -> Result<RawPlug
         None => (spec, None),
     };
     let refused = |why: String| {
-        CliError::refused(
+        TrainError::refused(
             format!("--layer {spec}: {why}"),
             "see `crossweave train --help` and docs/layers.md",
         )
@@ -52,7 +52,7 @@ pub fn around(raw: RawPlugin, spec: &str, host: &HostServices) -> Result<RawPlug
             let path =
                 want(&format!("{name}=FILE"))?.replace("%p", &std::process::id().to_string());
             let path = Path::new(&path);
-            let (io, option) = (CliError::io("write", path), format!("--layer {name}"));
+            let (io, option) = (TrainError::io("write", path), format!("--layer {name}"));
             if name == "trace" {
                 outputs::claim(&option, path, outputs::TIMELINE)?;
                 Box::new(Trace::to(path).map_err(io)?)

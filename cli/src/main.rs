@@ -12,6 +12,7 @@ mod check;
 mod checkpoints;
 mod companions;
 mod completions;
+mod config_file;
 mod configs;
 mod conform;
 mod described;
@@ -25,6 +26,7 @@ mod generate;
 mod handshake;
 mod hub;
 mod infer;
+mod job_error;
 mod layers;
 mod man;
 mod mesh;
@@ -50,9 +52,12 @@ mod roll;
 mod say;
 mod source;
 mod stages;
+mod start;
+mod stored;
 mod teacher;
 mod tokens;
 mod train;
+mod train_error;
 mod trained;
 mod verdict;
 mod whole;
@@ -62,9 +67,10 @@ use args::{Cli, Command};
 use clap::Parser;
 use crossweave_data::is_guarded;
 use crossweave_hal::{HostMemory, crash};
-use error::{HOST_ROOM, Result};
+use error::Result;
 use std::process::ExitCode;
 use std::time::Duration;
+use train_error::HOST_ROOM;
 
 /// After a failure or a signal: for a reader that stands still.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -84,8 +90,7 @@ fn main() -> ExitCode {
         eprintln!("       please report it with the command line and the config");
     }));
     let cli = Cli::parse();
-    let done =
-        std::panic::catch_unwind(|| backend::check_options().and_then(|()| run(cli.command)));
+    let done = std::panic::catch_unwind(|| run(cli.command));
     outputs::release();
     say::flush(match &done {
         Ok(Ok(())) => None,
@@ -117,26 +122,27 @@ fn refuse_writes_beyond_limits() {
 }
 
 fn run(command: Command) -> Result<()> {
+    backend::check_options()?;
     match command {
         // Its processes meet first. What a plugin crashes by, the kit's own reports say.
         Command::Train(_) | Command::Conform(_) | Command::ConformChild { .. } => {}
         _ => crash::guard("crossweave", HOST_ROOM),
     }
     match command {
-        Command::Train(a) => train::run(a),
-        Command::Explore(a) => train::explore::run(&a),
-        Command::Probe(a) => probe::run(&a),
+        Command::Train(a) => Ok(train::run(a)?),
+        Command::Explore(a) => Ok(train::explore::run(&a)?),
+        Command::Probe(a) => Ok(probe::run(&a)?),
         Command::Generate(a) => generate::run(&a),
         Command::Backends(a) => backends::run(&a),
         Command::NewPlugin(a) => new_plugin::run(&a),
         Command::Config { action } => configs::run(action),
         Command::Mesh { action } => mesh::run(&action),
-        Command::Plan(a) => plan::run(&a),
-        Command::Explain(a) => explain::run(&a),
-        Command::Estimate(a) => estimate::run(&a),
+        Command::Plan(a) => Ok(plan::run(&a)?),
+        Command::Explain(a) => Ok(explain::run(&a)?),
+        Command::Estimate(a) => Ok(estimate::run(&a)?),
         Command::Replay(a) => replay::run(&a),
         Command::Report(a) => reports::run(&a),
-        Command::Flight(a) => flight::run(&a),
+        Command::Flight(a) => Ok(flight::run(&a)?),
         Command::Checkpoint { action } => checkpoints::run(action),
         Command::Conform(a) => conform::run(&a),
         Command::Completions { shell } => completions::run(shell),

@@ -4,7 +4,7 @@ use crate::args::MeshAction;
 use crate::error::{CliError, Result};
 use crate::say::say;
 use crate::width::columns;
-use crate::{configs, outputs};
+use crate::{config_file, outputs};
 use crossweave_mesh::TopologyError;
 use crossweave_mesh_show::{drawing, figures, page};
 
@@ -27,7 +27,7 @@ pub fn run(action: &MeshAction) -> Result<()> {
         svg,
         json,
     } = action;
-    let read = configs::read(config, sets)?;
+    let read = config_file::read(config, sets)?;
     let ranks = read.ranks(ranks.map(u64::from));
     let mesh = read.settings.mesh.topology(ranks).map_err(refused)?;
     if let Some(path) = svg {

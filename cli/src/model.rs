@@ -1,23 +1,17 @@
 //! From `model` of a config, or a Hugging Face folder, to the units the engine runs and the weights they start from.
 
 use crate::adapter::{self, Adapter};
-use crate::error::{CliError, Result};
 use crate::hub::{self, Part};
-use crate::train::resume;
+use crate::job_error::{JobError, Result};
 use crate::trained;
 use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
 use crossweave_data::{Columns, Remark};
-use crossweave_engine::{StateKind, Trainer};
-use crossweave_nn::distill::{Distill, TEACHER};
-use crossweave_nn::lora::is_adapter;
+use crossweave_nn::distill::Distill;
 use crossweave_nn::{Lora, ModelSpec, split, taught, units, units_over};
 use crossweave_tensor::UnitDecl;
 use serde_json::Value;
 use std::path::Path;
-
-/// Elements of a tensor that are read at once, 16 MiB of f32: no copy of a large tensor lies in host memory beside the model.
-const PIECE: u64 = 1 << 22;
 
 /// A Hugging Face folder whose every tensor has been matched with a parameter.
 pub struct Folder {
@@ -55,8 +49,8 @@ pub struct Source {
     pub teacher: Option<Teacher>,
 }
 
-fn key_error(file: &Path, e: &crossweave_nn::ConfigError) -> CliError {
-    CliError::refused(
+fn key_error(file: &Path, e: &crossweave_nn::ConfigError) -> JobError {
+    JobError::refused(
         format!("{}: {}: {}", file.display(), e.key, e.what),
         "give the config.json of a model of these features only",
     )
@@ -81,7 +75,7 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
     // could have been trained with.
     let positions = spec.model().positions;
     if positions > 1 << 24 {
-        return Err(CliError::refused(
+        return Err(JobError::refused(
             format!("{}: {positions} positions cannot be real", file.display()),
             "restore config.json from the model's source",
         ));
@@ -146,7 +140,7 @@ pub fn of_checkpoint(checkpoint: Checkpoint) -> Result<Source> {
 pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
     let vocab_of = |given: Option<u64>| {
         given.or(vocab).ok_or_else(|| {
-            CliError::refused(
+            JobError::refused(
                 "model.vocab_size: not given, and there is no tokenizer to take it from",
                 "add \"vocab_size\" to \"model\"",
             )
@@ -157,7 +151,7 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
             let mut source = open_folder(&hub::folder(&m.hf, "model.hf", Part::Model)?)?;
             match (&m.lora, &source.adapter) {
                 (Some(_), Some(a)) => {
-                    return Err(CliError::refused(
+                    return Err(JobError::refused(
                         format!(
                             "model.lora: {} is an adapter, whose own adapter_config.json says what is trained",
                             a.dir.display()
@@ -172,7 +166,7 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
             }
             if m.parts.is_some() && source.spec.model().vision.is_none() {
                 let family = source.spec.family().name;
-                return Err(CliError::refused(
+                return Err(JobError::refused(
                     format!("model.parts: a {family} model is one part"),
                     "remove it; parameters by their names have groups of their own in optimizer.param_groups",
                 ));
@@ -180,13 +174,13 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
             let keys = ["embd_pdrop", "resid_pdrop", "attn_pdrop"];
             let given = [m.embd_pdrop, m.resid_pdrop, m.attn_pdrop];
             source.spec = source.spec.with_dropout(given).map_err(|(i, e)| {
-                CliError::refused(format!("model.{}: {}", keys[i], e.what), "remove it")
+                JobError::refused(format!("model.{}: {}", keys[i], e.what), "remove it")
             })?;
             Ok(source)
         }
         config::Model::New(m) => {
             let spec = m.spec(Some(vocab_of(m.vocab_size())?)).map_err(|e| {
-                CliError::refused(
+                JobError::refused(
                     format!("model.{}: {}", e.key, e.what),
                     "change one of the two",
                 )
@@ -243,7 +237,7 @@ impl Source {
             }
             (Some(Columns::Pair(p)), Some(kinds)) => {
                 if u64::from(p.kinds) > kinds.rows {
-                    return Err(CliError::refused(
+                    return Err(JobError::refused(
                         format!(
                             "token_type_ids: the data have {} kinds of token, and type_vocab_size of the model is {}",
                             p.kinds, kinds.rows
@@ -252,7 +246,7 @@ impl Source {
                     ));
                 }
                 if p.labelled && model.head.pair.is_none() {
-                    return Err(CliError::refused(
+                    return Err(JobError::refused(
                         format!(
                             "data.next_sentence, next_sentence_label: this {family} has no head that says whether a text follows another"
                         ),
@@ -263,7 +257,7 @@ impl Source {
             }
             (None, _) if !has => {}
             _ => {
-                return Err(CliError::refused(
+                return Err(JobError::refused(
                     format!(
                         "data.objective: rows of these data are not what a {family} model reads"
                     ),
@@ -283,7 +277,7 @@ impl Source {
             return Ok(());
         };
         if r.settings.run.balance() == Some(config::Balance::Speed) {
-            return Err(CliError::refused(
+            return Err(JobError::refused(
                 "run.balance: the speed of ranks is found on text, and this model reads images",
                 "write \"even\", or a number for each rank",
             ));
@@ -291,7 +285,7 @@ impl Source {
         if let config::Data::Tokens(d) = &r.data
             && (d.reset_attention_mask == Some(true) || d.reset_position_ids == Some(true))
         {
-            return Err(CliError::refused(
+            return Err(JobError::refused(
                 "data.reset_attention_mask, data.reset_position_ids: a row with images is one document",
                 "remove them",
             ));
@@ -328,70 +322,7 @@ impl Source {
     pub fn splits(&self, tp: u64) -> Result<()> {
         let dropout = self.lora.as_ref().map_or(0.0, |l| l.dropout);
         let may = split::check(self.spec.model(), dropout, tp);
-        may.map_err(|e| CliError::refused(format!("mesh.tp: {}", e.what), e.fix))
-    }
-
-    /// Gives a rank its starting values.
-    ///
-    /// # Errors
-    /// A tensor that cannot be read; the device.
-    pub fn start(&self, trainer: &mut Trainer) -> Result<()> {
-        if let Some(checkpoint) = &self.checkpoint {
-            self.start_base(trainer)?;
-            return resume::weights(trainer, checkpoint);
-        }
-        if self.folder.is_none() && self.teacher.is_none() {
-            return Ok(trainer.init()?);
-        }
-        if self.folder.is_none() || self.lora.is_some() {
-            trainer.init_trained()?;
-        }
-        self.load(trainer)?;
-        for p in trainer.params() {
-            if let Some(adapter) = &self.adapter
-                && is_adapter(&p.name)
-                && trainer.holds(&p.name)
-            {
-                trainer.load(&p.name, StateKind::Value, 0, &adapter.read_f32(&p.name)?)?;
-            }
-        }
-        Ok(trainer.publish()?)
-    }
-
-    /// Gives a rank what no checkpoint holds: the model under the adapters, or the teacher.
-    ///
-    /// # Errors
-    /// As [`Source::start`].
-    pub fn start_base(&self, trainer: &mut Trainer) -> Result<()> {
-        match self.lora.is_some() || self.teacher.is_some() {
-            true => self.load(trainer),
-            false => Ok(()),
-        }
-    }
-
-    /// The folder's weights, and the teacher's.
-    fn load(&self, trainer: &mut Trainer) -> Result<()> {
-        for p in trainer.params() {
-            let of_teacher = p.name.strip_prefix(TEACHER);
-            let (folder, name) = match (of_teacher, &self.teacher) {
-                (Some(name), Some(teacher)) => (Some(&teacher.folder), name),
-                _ => (self.folder.as_ref(), p.name.as_str()),
-            };
-            // Another pipeline stage reads it, or nobody.
-            let Some(folder) = folder.filter(|_| trainer.holds(&p.name) && !is_adapter(name))
-            else {
-                continue;
-            };
-            // Every parameter was resolved when the folder was opened.
-            let stored = folder.names.file_name(name).unwrap_or(name);
-            let numel = p.shape.dims().iter().product::<u64>();
-            for from in (0..numel).step_by(PIECE as usize) {
-                let run = from..numel.min(from + PIECE);
-                let values = folder.dir.read_elements_f32(stored, run)?;
-                trainer.load(&p.name, StateKind::Value, from, &values)?;
-            }
-        }
-        Ok(())
+        may.map_err(|e| JobError::refused(format!("mesh.tp: {}", e.what), e.fix))
     }
 
     /// From now on adapters are trained, and the weights stay. `key` names the targets in messages.
@@ -400,7 +331,7 @@ impl Source {
     /// Targets that are not there; weights that cannot be read.
     pub fn adapt(&mut self, lora: Lora, key: &str) -> Result<()> {
         lora.units(&self.spec, 1)
-            .map_err(|e| CliError::refused(format!("{key}: {}", e.what), e.fix))?;
+            .map_err(|e| JobError::refused(format!("{key}: {}", e.what), e.fix))?;
         self.lora = Some(lora);
         let folder = self.folder.as_ref();
         self.fingerprint = folder.map(|f| f.dir.fingerprint()).transpose()?;

@@ -109,15 +109,6 @@ const TAKEN: [&str; 28] = [
     "support",
 ];
 
-fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> CliError {
-    let path = path.to_owned();
-    move |source| CliError::Io {
-        action,
-        path,
-        source,
-    }
-}
-
 /// Writes all files into a folder beside `dir`, then renames it; whatever fails leaves nothing.
 fn create(name: &str, lang: Lang, dir: &Path) -> Result<()> {
     if dir.symlink_metadata().is_ok() {
@@ -146,9 +137,9 @@ fn create(name: &str, lang: Lang, dir: &Path) -> Result<()> {
     hidden.push(last);
     hidden.push(format!(".new-{}", std::process::id()));
     let staged = parent.join(hidden);
-    std::fs::create_dir(&staged).map_err(io("create", &staged))?;
+    std::fs::create_dir(&staged).map_err(CliError::io("create", &staged))?;
     let whole = write(name, lang, &staged)
-        .and_then(|()| std::fs::rename(&staged, dir).map_err(io("create", dir)));
+        .and_then(|()| std::fs::rename(&staged, dir).map_err(CliError::io("create", dir)));
     if whole.is_err() {
         // The first error is the one to tell.
         let _ = std::fs::remove_dir_all(&staged);
@@ -160,14 +151,14 @@ fn write(name: &str, lang: Lang, dir: &Path) -> Result<()> {
     for f in files::of(lang) {
         let path = dir.join(f.path);
         if let Some(p) = path.parent() {
-            std::fs::create_dir_all(p).map_err(io("create", p))?;
+            std::fs::create_dir_all(p).map_err(CliError::io("create", p))?;
         }
         let text = if f.own {
             render(f.text, name)
         } else {
             f.text.to_owned()
         };
-        std::fs::write(&path, text).map_err(io("write", &path))?;
+        std::fs::write(&path, text).map_err(CliError::io("write", &path))?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What is to be predicted (`data.objective`): what the model predicts, and the data layer's form of it.
 
-use crate::error::{CliError, Result};
+use crate::job_error::{JobError, Result};
 use crossweave_config::{self as config, Config, Data, MEAN_NOISE_SPAN_LENGTH, MLM_PROBABILITY};
 use crossweave_data::{Images, Masking, Objective, Pairs, Spans};
 use crossweave_nn::ModelSpec;
@@ -31,7 +31,7 @@ pub fn of(
     let own = family.map(config::Objective::of);
     let asked = match (data.objective(), own, family) {
         (Some(asked), Some(own), Some(f)) if asked != own => {
-            return Err(CliError::refused(
+            return Err(JobError::refused(
                 format!(
                     "data.objective: a {} model predicts by {:?}, and {:?} is asked for",
                     f.name,
@@ -49,7 +49,7 @@ pub fn of(
     let [start, fill] = decoder.map_or([0; 2], |d| d.tokens.map(|t| t as u32));
     if let Some(v) = opened.and_then(|s| s.model().vision.as_ref()) {
         if let Data::Text(_) = data {
-            return Err(CliError::refused(
+            return Err(JobError::refused(
                 "data.train: this model reads images, which text does not have",
                 "give batches with pixel_values by data.tokens",
             ));

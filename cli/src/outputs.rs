@@ -1,7 +1,7 @@
 //! Files that a run writes as it goes, such as traces and recordings: each has one writer, and none takes the place of a file that
 //! holds something else.
 
-use crate::error::{CliError, Result};
+use crate::train_error::{Result, TrainError};
 use crossweave_claim::{Claim, ClaimError};
 use std::io::Read;
 use std::path::Path;
@@ -25,10 +25,10 @@ pub fn check(option: &str, path: &Path, begins: &[u8]) -> Result<()> {
 }
 
 fn place(option: &str, path: &Path) -> Result<()> {
-    CliError::not_a_file(option, path)?;
+    TrainError::not_a_file(option, path)?;
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|p| !p.is_dir()) {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!(
                 "{option} {}: there is no folder {}",
                 path.display(),
@@ -46,9 +46,9 @@ fn content(option: &str, path: &Path, begins: &[u8]) -> Result<()> {
         let most = begins.len() as u64;
         file.take(most)
             .read_to_end(&mut start)
-            .map_err(CliError::io("read", path))?;
+            .map_err(TrainError::io("read", path))?;
         if len > 0 && start != begins {
-            return Err(CliError::refused(
+            return Err(TrainError::refused(
                 format!(
                     "{option} {}: holds something else, which would be lost",
                     path.display()
@@ -67,14 +67,14 @@ fn content(option: &str, path: &Path, begins: &[u8]) -> Result<()> {
 pub fn claim(option: &str, path: &Path, begins: &[u8]) -> Result<()> {
     place(option, path)?;
     let claim = Claim::beside(path, option).map_err(|e| match e {
-        ClaimError::Held { owner, .. } if owner.pid == std::process::id() => CliError::refused(
+        ClaimError::Held { owner, .. } if owner.pid == std::process::id() => TrainError::refused(
             format!(
                 "{option} {}: two layers of this job would write it",
                 path.display()
             ),
             "name a file for each",
         ),
-        ClaimError::Held { owner, .. } => CliError::refused(
+        ClaimError::Held { owner, .. } => TrainError::refused(
             format!(
                 "{option} {}: another process writes it: {owner}",
                 path.display()

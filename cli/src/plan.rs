@@ -2,13 +2,14 @@
 
 use crate::args::PlanArgs;
 use crate::backend::{host, open_linked};
-use crate::error::{CliError, Result};
 use crate::model::Source;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
+use crate::train_error::{Result, TrainError};
 use crate::{
-    configs, devices, plan_page, predict, predict_pipeline, reductions, remedies, stages, verdict,
+    config_file, devices, plan_page, predict, predict_pipeline, reductions, remedies, stages,
+    verdict,
 };
 use crossweave_config::{Config, Resolved};
 use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Trainer, dry_run};
@@ -26,7 +27,7 @@ fn whose(args: &PlanArgs, ranks: u64) -> Result<u32> {
         return Ok(whose);
     }
     let last = ranks - 1;
-    Err(CliError::refused(
+    Err(TrainError::refused(
         format!("--rank {whose}: the job has ranks 0 to {last}"),
         "give one of them, or more --ranks",
     ))
@@ -140,7 +141,7 @@ fn needed(config: Config, ranks: u64, device: &devices::Chosen) -> Result<u64> {
 /// # Errors
 /// A config that is wrong; a plan that breaks a law.
 pub fn run(args: &PlanArgs) -> Result<()> {
-    let config = configs::load(&args.config, &args.sets)?;
+    let config = config_file::load(&args.config, &args.sets)?;
     let ranks = config.ranks(args.ranks.map(u64::from));
     let named = args.device.as_deref();
     let device = devices::choose(named, &config.settings.run.backend, ranks)?;

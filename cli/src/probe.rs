@@ -2,8 +2,8 @@
 
 use crate::args::{ProbeArgs, ProbeType};
 use crate::backend::{choose, host};
-use crate::error::{CliError, Result};
 use crate::say::say;
+use crate::train_error::{Result, TrainError};
 use crate::{adapter, infer, trained, whole};
 use crossweave_checkpoint::{Dtype, SafeFile, TensorOut, write_safetensors};
 use crossweave_data::{Columns, IGNORED, Pair, decoded, paired};
@@ -143,7 +143,7 @@ fn pairs(path: &Path, inputs: &Inputs, labels: &Inputs) -> Result<Option<Pairs>>
     let file = SafeFile::open(path)?;
     let (b, t) = (inputs.batch as usize, inputs.seq as usize);
     let refuse =
-        |what: &str, fix: &str| CliError::refused(format!("{}: {what}", path.display()), fix);
+        |what: &str, fix: &str| TrainError::refused(format!("{}: {what}", path.display()), fix);
     let find = |name: &str, shape: &[usize]| -> Result<Option<Vec<i64>>> {
         let Ok(info) = file.info(name) else {
             return Ok(None);
@@ -194,8 +194,8 @@ fn pairs(path: &Path, inputs: &Inputs, labels: &Inputs) -> Result<Option<Pairs>>
     }))
 }
 
-fn unlike(path: &Path, labels: &Inputs, [b, t]: [u64; 2]) -> CliError {
-    CliError::refused(
+fn unlike(path: &Path, labels: &Inputs, [b, t]: [u64; 2]) -> TrainError {
+    TrainError::refused(
         format!(
             "{}: labels are [{}, {}], and input_ids [{b}, {t}]",
             path.display(),
@@ -221,7 +221,7 @@ fn images(path: &Path, spec: &ModelSpec, inputs: &Inputs) -> Result<(Vec<f32>, u
         _ => 0,
     };
     let refuse = |what: String, fix: String| {
-        Err(CliError::refused(
+        Err(TrainError::refused(
             format!("{}: {what}", path.display()),
             fix,
         ))
@@ -270,7 +270,7 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     source.reads(inputs.columns)?;
     source.spec = source.spec.seeing(inputs.images.1);
     if longest > positions {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!(
                 "{}: input_ids has sequences of {longest} tokens, the model has {positions} positions",
                 args.inputs.display()
@@ -284,7 +284,7 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     };
     let counts = inputs.labels.iter().filter(|l| **l != IGNORED).count();
     if counts == 0 {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!("{}: no label counts", args.inputs.display()),
             "give at least one that is not -100",
         ));
@@ -353,7 +353,7 @@ fn read(path: &Path, name: &str, vocab: u64, ignored: bool) -> Result<Inputs> {
     let file = SafeFile::open(path)?;
     let info = file.info(name)?;
     let refuse = |what: String, fix: &str| {
-        CliError::refused(format!("{}: {name} {what}", path.display()), fix)
+        TrainError::refused(format!("{}: {name} {what}", path.display()), fix)
     };
     let &[b, t] = &info.shape[..] else {
         let what = format!("has shape {:?}", info.shape);
@@ -403,7 +403,7 @@ fn integers(path: &Path, file: &SafeFile, name: &str) -> Result<Vec<i64>> {
             .map(|c| i64::from(i32::from_le_bytes(*c)))
             .collect(),
         other => {
-            return Err(CliError::refused(
+            return Err(TrainError::refused(
                 format!("{}: {name} is {other:?}", path.display()),
                 "write it as I64",
             ));
@@ -413,11 +413,11 @@ fn integers(path: &Path, file: &SafeFile, name: &str) -> Result<Vec<i64>> {
 
 /// Written beside its place and moved there, so that a failure leaves nothing half done.
 fn write(path: &Path, tensors: Vec<TensorOut<'_>>) -> Result<()> {
-    CliError::not_a_file("--out", path)?;
+    TrainError::not_a_file("--out", path)?;
     let partial = whole::beside(path);
     let done = write_safetensors(&partial, tensors, &[])
-        .map_err(CliError::from)
-        .and_then(|_| std::fs::rename(&partial, path).map_err(CliError::io("write", path)));
+        .map_err(TrainError::from)
+        .and_then(|_| std::fs::rename(&partial, path).map_err(TrainError::io("write", path)));
     if done.is_err() {
         let _ = std::fs::remove_file(&partial);
     }

@@ -5,10 +5,10 @@
 //! and name the rank; one that dies is noticed by the end of its connection to the job's store, and all its ranks are named.
 
 use crate::backend;
-use crate::error::{CliError, HOST_ROOM, Result};
 use crate::handshake;
 use crate::ranks::{Ranks, rank_words};
 use crate::roll::Roll;
+use crate::train_error::{HOST_ROOM, Result, TrainError};
 use crossweave_config::Resolved;
 use crossweave_hal::loader::{find, load};
 use crossweave_hal::{Carrier, CheckerState, HostName, HostServices, KvStore, Plugin, crash};
@@ -138,7 +138,7 @@ impl Processes {
     /// Launcher variables that contradict themselves or `--ranks`; no MPI; processes that do not come.
     pub fn join(ranks: Option<&Ranks>) -> Result<Option<Processes>> {
         let launch = detect(|name| std::env::var(name).ok());
-        let launch = launch.map_err(|e| CliError::refused(e.to_string(), e.fix()))?;
+        let launch = launch.map_err(|e| TrainError::refused(e.to_string(), e.fix()))?;
         let Some(launch) = launch.filter(|l| l.world > 1) else {
             return Ok(None);
         };
@@ -146,8 +146,8 @@ impl Processes {
         if let Some((what, fix)) = launch.unconnected(|name| std::env::var(name).ok()) {
             // All see it alike; the first says it.
             return Err(match process {
-                0 => CliError::refused(what, fix),
-                _ => CliError::Elsewhere { code: 1 },
+                0 => TrainError::refused(what, fix),
+                _ => TrainError::Elsewhere { code: 1 },
             });
         }
         Processes::rendezvous(launch, ranks).map(Some).map_err(|e| {
@@ -158,7 +158,7 @@ impl Processes {
             if process == 0 || e.is_silent() {
                 return e;
             }
-            CliError::Of {
+            TrainError::Of {
                 whom: format!("process {process}"),
                 source: Box::new(e),
             }
@@ -187,7 +187,7 @@ impl Processes {
                 "drop --ranks for one rank in this process, or name a back end with them: --ranks cpu:2".to_string(),
             ),
         };
-        Err(CliError::refused(
+        Err(TrainError::refused(
             format!(
                 "--ranks {n}: {} has started {} processes, and {ranks}; a number is the ranks of the whole job",
                 launch.launcher.name(),
@@ -232,7 +232,7 @@ impl Processes {
             host = host.config("mpi.library", path);
         }
         let path = find("mpi", &backend::plugin_dirs()).map_err(|e| {
-            CliError::refused(
+            TrainError::refused(
                 format!(
                     "{} has started {} processes, and the plugin that connects them is missing: {e}",
                     launch.launcher.name(),
@@ -266,15 +266,13 @@ impl Processes {
         // A process that has failed meanwhile is why they do not meet, and says so itself.
         let (process_map, cards, board) =
             sit().map_err(|e| match (store.failure(), launch.rank) {
-                (Some(f), rank) => CliError::peer(rank..rank + 1, &f, None),
+                (Some(f), rank) => TrainError::peer(rank..rank + 1, &f, None),
                 (None, 0) => {
                     store.report(0, &e.to_string());
                     e
                 }
                 // All processes see the same contradictions: the first one reports them.
-                (None, _) if matches!(e, CliError::Refused { .. }) => {
-                    CliError::Elsewhere { code: 1 }
-                }
+                (None, _) if e.is_refused() => TrainError::Elsewhere { code: 1 },
                 (None, _) => e,
             })?;
         Ok(Processes {
@@ -296,7 +294,7 @@ impl Processes {
     fn cards(store: &JobStore, launch: &Launch, own: &Card) -> Result<(ProcessMap, Vec<Card>)> {
         let broken = |e: serde_json::Error| {
             let what = format!("a process says what it is in words of another version: {e}");
-            CliError::refused(what, "run the same build in every process")
+            TrainError::refused(what, "run the same build in every process")
         };
         let own = serde_json::to_vec(own).map_err(broken)?;
         let place = (launch.rank, launch.world);
@@ -390,7 +388,7 @@ impl Processes {
         let all = self.gather("config", &own, PREPARING)?;
         match handshake::differences(&all, &self.process_map) {
             None => Ok(()),
-            Some(what) => Err(CliError::refused(
+            Some(what) => Err(TrainError::refused(
                 what,
                 "give every process the same program, config file, flags and number of cores",
             )),
@@ -438,7 +436,7 @@ impl Processes {
         }
         match self.store.get("done", Some(PREPARING))?.first() {
             Some(0) | None => Ok(()),
-            Some(code) => Err(CliError::Elsewhere { code: *code }),
+            Some(code) => Err(TrainError::Elsewhere { code: *code }),
         }
     }
 
@@ -457,12 +455,12 @@ impl Processes {
 
     /// When another process has failed: says so at once, because launchers leave survivors a second at most, calls `tell` with what is
     /// left to say (nothing), and ends this process if it does not end by itself.
-    pub fn watch(&self, tell: impl Fn(CliError) + Send + Sync + 'static) {
+    pub fn watch(&self, tell: impl Fn(TrainError) + Send + Sync + 'static) {
         let here = self.here();
         let (board, told) = (self.board.clone(), self.voice.told.clone());
         let tell = Arc::new(tell);
         self.store.on_failure(move |f| {
-            let e = CliError::peer(here.clone(), f, last_calls(&board, f));
+            let e = TrainError::peer(here.clone(), f, last_calls(&board, f));
             if !e.is_silent() {
                 told.store(true, SeqCst);
                 // In one piece: each is a call of the system that wakes the launcher, which may end this process before the next.
@@ -476,14 +474,14 @@ impl Processes {
                 .name("last resort".into())
                 .spawn(move || {
                     std::thread::sleep(MOMENT);
-                    rest(CliError::Elsewhere { code: 1 });
+                    rest(TrainError::Elsewhere { code: 1 });
                     std::thread::sleep(GRACE);
                     eprintln!("error: {whom} did not stop in time: {words}");
                     std::process::exit(1);
                 });
             if last.is_err() {
                 // The launcher is left to end us.
-                tell(CliError::Elsewhere { code: 1 });
+                tell(TrainError::Elsewhere { code: 1 });
             }
         });
     }
@@ -512,23 +510,26 @@ impl Processes {
     pub fn end(self, result: Result<()>) -> Result<()> {
         let here = self.here();
         match (result, self.store.failure()) {
-            (end @ (Ok(()) | Err(CliError::Stopped { .. } | CliError::Elsewhere { .. })), None) => {
+            (
+                end @ (Ok(()) | Err(TrainError::Stopped { .. } | TrainError::Elsewhere { .. })),
+                None,
+            ) => {
                 self.store.farewell(TOGETHER)?;
                 drop(self.carrier);
                 self.plugin.shutdown()?;
                 end
             }
             // `watch` has said it. The rank that failed may still be speaking, and launchers end every process when the first one ends.
-            (Err(CliError::Elsewhere { code }), Some(_)) => {
+            (Err(TrainError::Elsewhere { code }), Some(_)) => {
                 std::thread::sleep(LAST_WORDS);
-                Err(CliError::Elsewhere { code })
+                Err(TrainError::Elsewhere { code })
             }
             (_, Some(_)) if self.voice.told.load(SeqCst) => {
                 std::thread::sleep(LAST_WORDS);
-                Err(CliError::Elsewhere { code: 1 })
+                Err(TrainError::Elsewhere { code: 1 })
             }
             (_, Some(f)) => {
-                let e = CliError::peer(here, &f, last_calls(&self.board, &f));
+                let e = TrainError::peer(here, &f, last_calls(&self.board, &f));
                 if e.is_silent() {
                     std::thread::sleep(LAST_WORDS);
                 }
@@ -537,23 +538,23 @@ impl Processes {
             (Err(e), None) => {
                 // Said before the others know, since their end may be ours.
                 let (rank, words) = match &e {
-                    CliError::OnRank { rank, source } => (*rank, source.to_string()),
+                    TrainError::OnRank { rank, source } => (*rank, source.to_string()),
                     e => (here.start, e.to_string()),
                 };
                 // What no rank has met by itself is of them all; the first process speaks for the job.
                 let of_all = here.len() > 1 && !self.first();
-                let e = match of_all && !matches!(e, CliError::OnRank { .. }) {
-                    true => CliError::Of {
+                let e = match of_all && !matches!(e, TrainError::OnRank { .. }) {
+                    true => TrainError::Of {
                         whom: rank_words(&here),
                         source: Box::new(e),
                     },
-                    false => CliError::on_rank(rank, e),
+                    false => TrainError::on_rank(rank, e),
                 };
                 if !e.is_silent() {
                     self.voice.report(rank, &e.to_string(), &words);
                 }
                 let code = e.exit_code();
-                Err(CliError::Elsewhere { code })
+                Err(TrainError::Elsewhere { code })
             }
         }
     }

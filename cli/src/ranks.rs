@@ -3,7 +3,7 @@
 
 use crate::args::BackendArgs;
 use crate::backend;
-use crate::error::{CliError, Result};
+use crate::train_error::{Result, TrainError};
 use crossweave_hal::{CheckerState, Device, HostServices, Plugin};
 pub use crossweave_mesh::rank_words;
 use std::ops::Range;
@@ -146,7 +146,7 @@ impl LocalRanks {
             } else {
                 "--backend"
             };
-            return Err(CliError::refused(
+            return Err(TrainError::refused(
                 format!("--ranks names the back end of each rank, and {flag} names one for all"),
                 format!("drop {flag}, or give --ranks a number"),
             ));
@@ -155,7 +155,7 @@ impl LocalRanks {
         let files = ["record=", "trace="];
         let one_file = |l: &&String| files.iter().any(|f| l.starts_with(f));
         if let Some(layer) = args.layers.iter().find(one_file).filter(|_| several) {
-            return Err(CliError::refused(
+            return Err(TrainError::refused(
                 format!("--layer {layer} writes one file, and --ranks names several back ends"),
                 "run the job with one back end, or every rank in a process of its own with %p in the file's name",
             ));
@@ -187,7 +187,7 @@ impl LocalRanks {
                         backend::count(&plugin)?;
                         Ok(plugin)
                     });
-                    let plugin = plugin.map_err(|e| CliError::Of {
+                    let plugin = plugin.map_err(|e| TrainError::Of {
                         whom: format!("{} ({})", rank_words(&ranks), p.name),
                         source: Box::new(e),
                     })?;

@@ -1,6 +1,6 @@
 //! What a step needs to be rehearsed on the null device: the model, the sizes and the resolved config, without text being read.
 
-use crate::error::{CliError, Result};
+use crate::job_error::{JobError, Result};
 use crate::model::{self, Source};
 use crate::{objective, source, teacher};
 use crossweave_config::{Config, Data, Given, Model, Resolved};
@@ -38,7 +38,7 @@ impl Rehearsal {
     pub fn of(mut config: Config, ranks: u64) -> Result<Rehearsal> {
         let (Some(data), Some(model)) = (&config.settings.data, &config.settings.model) else {
             config.resolve(ranks)?;
-            return Err(CliError::refused(
+            return Err(JobError::refused(
                 "the config has no model or no data",
                 "add it",
             ));

@@ -2,8 +2,8 @@
 //! refused, and none is said to fit that does not.
 
 use crate::devices::Chosen;
-use crate::error::Result;
 use crate::predict::Job;
+use crate::train_error::Result;
 use crossweave_config::Config;
 use crossweave_engine::{Prediction, Recompute};
 use crossweave_mesh::Axis;

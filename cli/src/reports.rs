@@ -4,8 +4,8 @@ use crate::args::ReportArgs;
 use crate::error::{CliError, Result};
 use crate::report;
 use crate::say::say;
-use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use crate::train_error::TrainError;
+use std::path::PathBuf;
 
 /// Runs the command.
 ///
@@ -26,7 +26,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
                     "name a file that ends in .html; for a comparison give both folders before --out",
                 ));
             }
-            CliError::not_a_file("--out", out)?;
+            TrainError::not_a_file("--out", out)?;
             out.clone()
         }
         (None, [dir, ..]) => dir.join("report.html"),
@@ -49,20 +49,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
         }
     }
     for dir in args.dirs.iter().filter(|_| args.tensorboard) {
-        say!("{}", events(dir)?.display());
+        say!("{}", report::events(dir)?.display());
     }
     Ok(())
-}
-
-/// Writes the event files of a run, dated from when its config was written.
-///
-/// # Errors
-/// As [`run`].
-pub fn events(dir: &Path) -> Result<std::path::PathBuf> {
-    let began = std::fs::metadata(dir.join("config.json"))
-        .and_then(|m| m.modified())
-        .ok()
-        .and_then(|t| t.duration_since(UNIX_EPOCH).ok())
-        .map_or(0.0, |d| d.as_secs_f64());
-    Ok(report::write_events(dir, began)?)
 }

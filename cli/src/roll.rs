@@ -4,7 +4,7 @@
 //! children meanwhile: one that ends before it has joined will not come, and is named at once; one that is there and does not
 //! come is named, with what it runs, when the time for meeting is over.
 
-use crate::error::CliError;
+use crate::train_error::TrainError;
 use crossweave_files::{TEXT, read};
 use crossweave_mesh::Launch;
 use std::collections::BTreeMap;
@@ -122,24 +122,24 @@ impl Roll {
     }
 }
 
-fn absent(launch: &Launch, launcher_ended: bool, missing: &[u32]) -> CliError {
+fn absent(launch: &Launch, launcher_ended: bool, missing: &[u32]) -> TrainError {
     let name = launch.launcher.name();
     let fix = "see why (its output, its exit status), and start the job again with the same program in every process";
     if launcher_ended {
         let what = format!("{name} has ended before its processes have met");
-        return CliError::refused(what, "start the job again");
+        return TrainError::refused(what, "start the job again");
     }
     let whom = match missing {
         [one] => format!("process {one} has"),
         many => format!("processes {many:?} have"),
     };
-    CliError::refused(
+    TrainError::refused(
         format!("{whom} ended before joining the {} of {name}", launch.world),
         fix,
     )
 }
 
-fn late(launch: &Launch, here: BTreeMap<u32, String>, limit: Duration) -> CliError {
+fn late(launch: &Launch, here: BTreeMap<u32, String>, limit: Duration) -> TrainError {
     let own = here.get(&launch.rank).cloned().unwrap_or_default();
     let others: Vec<String> = here
         .iter()
@@ -150,7 +150,7 @@ fn late(launch: &Launch, here: BTreeMap<u32, String>, limit: Duration) -> CliErr
         true => "one of them hangs".to_string(),
         false => others.join(", "),
     };
-    CliError::refused(
+    TrainError::refused(
         format!(
             "the {} processes of {} have not met within {} s: {who}",
             launch.world,
@@ -162,7 +162,7 @@ fn late(launch: &Launch, here: BTreeMap<u32, String>, limit: Duration) -> CliErr
 }
 
 /// Only the first process there is speaks; the launcher ends the others with it.
-fn end(launch: &Launch, e: &CliError) {
+fn end(launch: &Launch, e: &TrainError) {
     if launch.rank > 0 {
         std::thread::sleep(Duration::from_millis(300) * launch.rank.min(10));
     }

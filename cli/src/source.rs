@@ -1,8 +1,8 @@
 //! From `data` of a config to an open corpus, with a progress bar while text becomes tokens.
 
 use crate::adapter;
-use crate::error::{CliError, Result};
-use crate::hub::{self, Part};
+use crate::hub::{self, Part, home};
+use crate::job_error::{JobError, Result};
 use crate::objective;
 use crate::tokens;
 use crossweave_config::{self as config, Data, DataFormat, LossOn, TextSource};
@@ -104,7 +104,7 @@ pub fn is_indexed(source: &TextSource) -> bool {
 
 fn files(globs: &[String], field: Option<&String>, d: &config::TextData) -> Result<Source> {
     let here = Path::new(".");
-    let base = std::env::current_dir().map_err(CliError::io("find", here))?;
+    let base = std::env::current_dir().map_err(JobError::io("find", here))?;
     Ok(Source::Files(FilesSource {
         globs: globs.to_vec(),
         exclude: d.exclude.clone().unwrap_or_default(),
@@ -144,19 +144,11 @@ fn text(source: &TextSource, d: &config::TextData) -> Result<Source> {
     })
 }
 
-/// The user's home folder.
-pub fn home() -> Option<PathBuf> {
-    std::env::var_os("HOME")
-        .or_else(|| std::env::var_os("USERPROFILE"))
-        .filter(|h| !h.is_empty())
-        .map(PathBuf::from)
-}
-
 fn cargo_home() -> Result<PathBuf> {
     match std::env::var_os("CARGO_HOME").filter(|h| !h.is_empty()) {
         Some(dir) => Ok(dir.into()),
         None => home().map(|h| h.join(".cargo")).ok_or_else(|| {
-            CliError::refused(
+            JobError::refused(
                 "data.train.cargo_sources: neither CARGO_HOME nor HOME is set",
                 "set CARGO_HOME to cargo's folder",
             )

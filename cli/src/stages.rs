@@ -1,6 +1,6 @@
 //! How a config cuts the model into pipeline stages, one answer for `train`, `plan` and `explain`; and that the plans of stages go together.
 
-use crate::error::{CliError, Result};
+use crate::train_error::{Result, TrainError};
 use crossweave_config::{Balance, Layers, Resolved};
 use crossweave_engine::{DryRun, PipelineOrder, PipelineSpec, RankSpec, side_programs};
 use crossweave_mesh::{Axis, Topology};
@@ -25,7 +25,7 @@ pub fn of(
         return Ok(None);
     }
     if stages > n {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!(
                 "mesh.pp: {stages} pipeline stages, and the model has {n} units; every stage needs one unit at least"
             ),
@@ -58,7 +58,7 @@ pub fn of(
 fn given(each: &[u64], n: u64, order: PipelineOrder) -> Result<PipelineSpec> {
     let sum = each.iter().fold(0u64, |a, b| a.saturating_add(*b));
     if sum != n {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!("mesh.pp_layers: {sum} units over the stages, and the model has {n}"),
             format!("give {n} in all: the embedding is one, each layer is one, the head is one"),
         ));

@@ -1,7 +1,7 @@
 //! The teacher of a distillation (`distill`): a frozen model whose units run beside the student's.
 
-use crate::error::{CliError, Result};
 use crate::hub::{self, Part};
+use crate::job_error::{JobError, Result};
 use crate::model::{self, Source, Teacher};
 use crossweave_config::Resolved;
 use crossweave_data::Columns;
@@ -30,7 +30,7 @@ pub fn hear(
         adapter,
         ..
     } = model::open_folder(&dir)?;
-    let refuse = |what: String, fix: &str| Err(CliError::refused(format!("{key}: {what}"), fix));
+    let refuse = |what: String, fix: &str| Err(JobError::refused(format!("{key}: {what}"), fix));
     if adapter.is_some() {
         let what = format!("{} is an adapter", dir.display());
         return refuse(

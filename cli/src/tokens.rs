@@ -1,7 +1,7 @@
 //! The tokenizer that travels with a model: `tokenizer.json` where there is one, else a note that names a built-in one.
 
-use crate::error::{CliError, Result};
 use crate::hub::{self, Part};
+use crate::job_error::{JobError, Result};
 use crossweave_config as config;
 use crossweave_data::{Tokenizer, TokenizerKind, TokenizerSpec};
 use crossweave_files as disk;
@@ -92,7 +92,7 @@ fn by_vocabulary(dir: &Path, vocab: u64) -> Result<TokenizerSpec> {
     }
 }
 
-fn none_in(dir: &Path) -> CliError {
+fn none_in(dir: &Path) -> JobError {
     let older = ["vocab.json", "vocab.txt", "tokenizer.model", "spiece.model"];
     let fix = match older.iter().find(|f| dir.join(f).is_file()) {
         Some(file) => format!(
@@ -102,7 +102,7 @@ fn none_in(dir: &Path) -> CliError {
             "copy the model's {HF_FILE} there, set data.tokenizer, or write {{\"tokenizer\": \"gpt2\"}} into {NOTE}"
         ),
     };
-    CliError::refused(format!("{} has no {HF_FILE}", dir.display()), fix)
+    JobError::refused(format!("{} has no {HF_FILE}", dir.display()), fix)
 }
 
 /// The tokenizer beside a model; `None` when there is none.
@@ -116,10 +116,10 @@ pub fn of_folder(dir: &Path) -> Result<Option<TokenizerSpec>> {
             .is_file()
             .then(|| TokenizerSpec::new(TokenizerKind::HfFile(file))));
     }
-    let bytes = disk::read(&note, disk::TEXT).map_err(CliError::io("read", &note))?;
+    let bytes = disk::read(&note, disk::TEXT).map_err(JobError::io("read", &note))?;
     let bad = |why: String| {
         let fix = "write {\"tokenizer\": \"bytes\"}, {\"tokenizer\": \"gpt2\"} or remove the file";
-        CliError::refused(format!("{}: {why}", note.display()), fix)
+        JobError::refused(format!("{}: {why}", note.display()), fix)
     };
     let read: Note = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
     let kind = match read.tokenizer.as_str() {
@@ -145,7 +145,7 @@ pub fn files(spec: &TokenizerSpec) -> Result<Vec<(String, Vec<u8>)>> {
         TokenizerKind::Bytes => ("bytes", vec![]),
         TokenizerKind::Gpt2 => ("gpt2", vec![]),
         TokenizerKind::HfFile(path) => {
-            let bytes = disk::read(path, disk::TABLE).map_err(CliError::io("read", path))?;
+            let bytes = disk::read(path, disk::TABLE).map_err(JobError::io("read", path))?;
             ("file", vec![(HF_FILE.to_string(), bytes)])
         }
     };

@@ -3,8 +3,8 @@
 //! For a run, the newest checkpoint is taken, since the exported model is never newer; without checkpoints it is the exported model.
 
 use crate::companions::Companions;
-use crate::error::{CliError, Result};
 use crate::hub::{self, Part};
+use crate::job_error::{JobError, Result};
 use crate::model::{self, Source};
 use crate::{adapted, adapter, described, source, tokens};
 use crossweave_checkpoint::{Checkpoint, CheckpointError, MANIFEST, Proof, list};
@@ -62,7 +62,7 @@ pub fn open(named: &Path) -> Result<Trained> {
         return of_folder(exported);
     }
     if dir.join("config.json").is_file() && is_run(&dir) {
-        return Err(CliError::refused(
+        return Err(JobError::refused(
             format!(
                 "--model {}: is the folder of a run that has saved nothing yet",
                 dir.display()
@@ -105,7 +105,7 @@ impl Trained {
         let checkpoint = self.source.checkpoint.as_ref();
         let spec = checkpoint.map(tokenizer_spec).transpose()?.flatten();
         let spec = spec.ok_or_else(|| {
-            CliError::refused(
+            JobError::refused(
                 "the run was trained on given tokens, and no tokenizer of theirs is known",
                 "export it with `crossweave checkpoint export`, and put the tokenizer.json of the tokens into the model's folder",
             )
@@ -125,7 +125,7 @@ pub fn hf_config(from: &Checkpoint) -> Result<Value> {
     }
     let told = serde_json::from_value::<config::Model>(state["config"]["model"].clone());
     let Ok(told) = told else {
-        return Err(CliError::Checkpoint(CheckpointError::NotFound {
+        return Err(JobError::Checkpoint(CheckpointError::NotFound {
             path: from.path().to_path_buf(),
             reason: "remembers no model".into(),
             fix: "name a checkpoint that `crossweave train` wrote".into(),
@@ -140,7 +140,7 @@ pub fn hf_config(from: &Checkpoint) -> Result<Value> {
 /// As [`hf_config`]; numbers that are no model's.
 pub fn spec(from: &Checkpoint) -> Result<ModelSpec> {
     ModelSpec::from_hf(&hf_config(from)?).map_err(|e| {
-        CliError::refused(
+        JobError::refused(
             format!(
                 "{}: the model it remembers: {}: {}",
                 from.path().display(),
@@ -174,7 +174,7 @@ pub fn tokenizer_spec(from: &Checkpoint) -> Result<Option<TokenizerSpec>> {
         serde_json::from_value::<config::Data>(part("data")),
         serde_json::from_value::<config::Model>(part("model")),
     ) else {
-        return Err(CliError::refused(
+        return Err(JobError::refused(
             "the checkpoint remembers no data",
             "copy the tokenizer's files beside it",
         ));

@@ -2,7 +2,7 @@
 
 use super::Job;
 use crate::rehearse::Rehearsal;
-use crate::{backend, error::Result, stages};
+use crate::{backend, stages, train_error::Result};
 use crossweave_engine::dry_run;
 use crossweave_mesh::{Axis, AxisSet, Topology};
 use crossweave_zero::ZeroStage;

@@ -12,8 +12,8 @@ pub use args::EstimateArgs;
 pub use presets::{count, show_count};
 
 use crate::devices;
-use crate::error::{CliError, Result};
 use crate::say::say;
+use crate::train_error::{Result, TrainError};
 use args::{AccountingName, HomeName, KeepName};
 use crossweave_mesh::{Axis, AxisSet, Topology};
 use crossweave_zero::ZeroStage;
@@ -227,7 +227,7 @@ fn places(
         (None, None) => (1, 1),
     };
     if nodes > ranks {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!("--nodes {nodes}: more nodes than the {ranks} ranks"),
             "give more --ranks, or fewer nodes",
         ));
@@ -242,10 +242,10 @@ fn mesh_of(config: Option<Topology>, ranks: u64) -> Result<Topology> {
         Some(mesh) if cut::is_cut(&mesh) => {
             let world = mesh.world_size();
             let why = format!("{ranks} ranks, and the config's mesh has {world}");
-            Err(CliError::refused(why, "give --ranks instead of --nodes"))
+            Err(TrainError::refused(why, "give --ranks instead of --nodes"))
         }
         _ => Topology::new(&[(Axis::Dp, u32::try_from(ranks).unwrap_or(u32::MAX))])
-            .map_err(|e| CliError::refused(format!("{}: {}", e.key, e.what), e.fix)),
+            .map_err(|e| TrainError::refused(format!("{}: {}", e.key, e.what), e.fix)),
     }
 }
 

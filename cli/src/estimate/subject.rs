@@ -2,9 +2,9 @@
 
 use super::cut::{self, Part};
 use super::presets::{PRESETS, Preset, count};
-use crate::configs;
-use crate::error::{CliError, Result};
+use crate::config_file;
 use crate::rehearse::Rehearsal;
+use crate::train_error::{Result, TrainError};
 use crossweave_config as config;
 use crossweave_files as files;
 use crossweave_mesh::Topology;
@@ -93,7 +93,7 @@ pub fn subject(text: &str, ranks: Option<u64>) -> Result<Subject> {
     if !file.exists() {
         return Err(unknown(text, path, &file));
     }
-    let bytes = files::read(&file, files::TEXT).map_err(CliError::io("read", &file))?;
+    let bytes = files::read(&file, files::TEXT).map_err(TrainError::io("read", &file))?;
     // Of a Hugging Face model, or a config of this program (a run's folder has one too, with every key).
     match serde_json::from_slice::<Value>(&bytes) {
         Ok(v) if v["model_type"].is_string() => of_folder(text, &file, &v),
@@ -101,16 +101,16 @@ pub fn subject(text: &str, ranks: Option<u64>) -> Result<Subject> {
     }
 }
 
-fn unknown(text: &str, path: &Path, file: &Path) -> CliError {
+fn unknown(text: &str, path: &Path, file: &Path) -> TrainError {
     if path.is_dir() {
-        return CliError::refused(
+        return TrainError::refused(
             format!("{}: not there", file.display()),
             "name a Hugging Face folder (with its config.json), a run's folder, or a config file",
         );
     }
     let looks_like_a_path = text.contains(['/', '\\']) || text.ends_with(".json");
     if looks_like_a_path {
-        return CliError::refused(
+        return TrainError::refused(
             format!("{text}: no such file or folder"),
             "name a config file, a Hugging Face folder, a preset such as gpt2-xl, or a number of parameters such as 7.5B",
         );
@@ -125,7 +125,7 @@ fn unknown(text: &str, path: &Path, file: &Path) -> CliError {
             known.join(", ")
         ),
     };
-    CliError::refused(format!("{text}: no model of that name"), fix)
+    TrainError::refused(format!("{text}: no model of that name"), fix)
 }
 
 /// From the very declarations that would be trained.
@@ -157,7 +157,7 @@ fn of_spec(name: &str, spec: &ModelSpec, seq: Option<u64>) -> Subject {
 
 fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Subject> {
     let spec = ModelSpec::from_hf(v).map_err(|e| {
-        CliError::refused(
+        TrainError::refused(
             format!("{}: {}: {}", file.display(), e.key, e.what),
             "give the config.json of a model that is available; of any other, its number of parameters",
         )
@@ -166,7 +166,7 @@ fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Subject> {
     // trained with.
     let (positions, vocab) = (spec.model().positions, spec.model().vocab);
     if positions > 1 << 24 || vocab > 1 << 28 {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!(
                 "{}: {positions} positions and a vocabulary of {vocab} cannot be real",
                 file.display()
@@ -178,7 +178,7 @@ fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Subject> {
 }
 
 fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
-    let config = configs::load(file, &[])?;
+    let config = config_file::load(file, &[])?;
     let ranks = config.ranks(ranks);
     let rehearsal = Rehearsal::of(config, ranks)?;
     let parts = cut::parts(&rehearsal)?;

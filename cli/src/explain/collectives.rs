@@ -4,7 +4,7 @@
 //! because what a composition costs depends on the back end's own pieces.
 
 use crate::backend;
-use crate::error::{CliError, Result};
+use crate::train_error::{Result, TrainError};
 use crossweave_hal::{
     Bootstrap, Collective, CommOptions, Communicator, DType, Device, HostServices, Plugin, Reduce,
     Region, Stream, Tag, abi,
@@ -143,7 +143,7 @@ fn ask(
     let census = Census::default();
     let layer = Box::new(census.clone());
     // Rank 0 inside a census of its own, so that only its calls are counted.
-    let counted = plugin.layered(|raw| Ok::<_, CliError>(wrap(raw, services, layer)))?;
+    let counted = plugin.layered(|raw| Ok::<_, TrainError>(wrap(raw, services, layer)))?;
     let one = |rank: u32| -> crossweave_hal::Result<Vec<Answer>> {
         let from = if rank == 0 { &counted } else { plugin };
         let device = from.open(rank % devices)?;
@@ -335,7 +335,7 @@ mod tests {
         let host = HostServices::builder().threads(1).build();
         let whole = backend::open_linked("cpu", &host).unwrap();
         let lacks = Box::new(crossweave_layers::Lacks::parse("reduce_scatter").unwrap());
-        let poor = whole.layered(|raw| Ok::<_, CliError>(wrap(raw, &host, lacks)));
+        let poor = whole.layered(|raw| Ok::<_, TrainError>(wrap(raw, &host, lacks)));
         // A petabyte each.
         let of = |kind, in_place| OfCollective {
             kind,

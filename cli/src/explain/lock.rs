@@ -1,8 +1,8 @@
 //! Routes as a file to commit: a later run that goes a worse way, or needs more launches, is reported and fails.
 
 use super::{ExplainArgs, collectives, rows};
-use crate::error::{CliError, Result};
 use crate::say::say;
+use crate::train_error::{Result, TrainError};
 use crate::whole;
 use crossweave_hal::RouteKind;
 use serde::{Deserialize, Serialize};
@@ -118,9 +118,9 @@ impl Lock {
     /// A file that cannot be read or is none.
     pub fn read(path: &Path) -> Result<Lock> {
         let text = crossweave_files::read_text(path, crossweave_files::TABLE)
-            .map_err(CliError::io("read the lock", path))?;
+            .map_err(TrainError::io("read the lock", path))?;
         let bad = |why: String| {
-            CliError::refused(
+            TrainError::refused(
                 format!("{}: {why}", path.display()),
                 "write it anew with --write-lock",
             )
@@ -147,8 +147,8 @@ impl Lock {
     /// # Errors
     /// A file that cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
-        CliError::not_a_file("--write-lock", path)?;
-        let io = |e: std::io::Error| CliError::io("write", path)(e);
+        TrainError::not_a_file("--write-lock", path)?;
+        let io = |e: std::io::Error| TrainError::io("write", path)(e);
         let json = |v: &dyn Fn() -> serde_json::Result<String>| v().map_err(std::io::Error::from);
         let mut text = String::from("{\n");
         for (key, value) in [
@@ -251,7 +251,7 @@ impl Difference {
         show("+", "new", &self.new);
         show("-", "gone", &self.gone);
         if !self.worse.is_empty() {
-            return Err(CliError::refused(
+            return Err(TrainError::refused(
                 format!(
                     "{} routes are worse than in {}",
                     self.worse.len(),

@@ -10,11 +10,11 @@ mod text;
 
 use crate::args::BackendArgs;
 use crate::backend::{self, host, open_linked};
-use crate::configs;
-use crate::error::{CliError, Result};
+use crate::config_file;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
+use crate::train_error::{Result, TrainError};
 use clap::Args;
 use crossweave_config::Config;
 use crossweave_engine::{RankSpec, Trainer, dry_run, rehearse};
@@ -87,7 +87,7 @@ fn onto_the_device(config: &mut Config) -> Result<bool> {
 /// # Errors
 /// A config that is wrong; a back end that cannot be used; an op that has no route; routes worse than the lock's.
 pub fn run(args: &ExplainArgs) -> Result<()> {
-    let mut config = configs::load(&args.config, &args.sets)?;
+    let mut config = config_file::load(&args.config, &args.sets)?;
     if let Some(name) = &args.backend.backend {
         config.set("run.backend", &Value::from(name.as_str()).to_string())?;
     }
@@ -139,7 +139,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     }
     if let Some(first) = missing.first() {
         let why = first.how.as_ref().err().map_or("", String::as_str);
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!(
                 "{} ops of this step have no route on {}, the first {}: {why}",
                 missing.len(),
@@ -181,7 +181,7 @@ fn count(job: &Rehearsal, ranks: u64) -> Result<Counts> {
         let layer = Box::new(census.clone());
         let plugin = bare
             .with_checker(&CheckerState::default())
-            .layered(|raw| Ok::<_, CliError>(wrap(raw, &services, layer)))?;
+            .layered(|raw| Ok::<_, TrainError>(wrap(raw, &services, layer)))?;
         let null = plugin.open(0)?;
         let spec = RankSpec {
             place: first.stage(stage),

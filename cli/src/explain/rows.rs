@@ -1,7 +1,7 @@
 //! One row per op, types and shapes: which way it goes on the device, and what that costs.
 
 use super::collectives;
-use crate::error::Result;
+use crate::train_error::Result;
 use crossweave_hal::abi::{Layout, op};
 use crossweave_hal::{Code, DType, Device, Explained, OpRequest, RouteKind};
 use crossweave_layers::{Counts, MoveKind};

@@ -16,6 +16,7 @@ mod tfevents;
 use crate::whole;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 pub use read::{RECORD, Run};
 pub use tfevents::EventWriter;
@@ -72,6 +73,19 @@ pub fn write_page(run: &Run, path: &Path) -> Result<(), ReportError> {
 /// A file that cannot be written.
 pub fn write_comparison(a: &Run, b: &Run, path: &Path) -> Result<(), ReportError> {
     whole::write(path, compare::render(a, b)).map_err(|e| cannot_write(path, &e))
+}
+
+/// Writes the event files of a run, dated from when its config was written.
+///
+/// # Errors
+/// As [`write_events`].
+pub fn events(dir: &Path) -> Result<PathBuf, ReportError> {
+    let began = std::fs::metadata(dir.join("config.json"))
+        .and_then(|m| m.modified())
+        .ok()
+        .and_then(|t| t.duration_since(UNIX_EPOCH).ok())
+        .map_or(0.0, |d| d.as_secs_f64());
+    write_events(dir, began)
 }
 
 /// Writes TensorBoard event files of `dir`'s metrics into `DIR/tensorboard`; returns the file's

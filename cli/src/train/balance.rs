@@ -6,9 +6,9 @@
 //! proportion; gradients and losses count for the sequences they come from, so the curve is that of even shares.
 
 use super::setup::Job;
-use crate::error::{CliError, Result};
 use crate::infer::Alone;
 use crate::processes::Processes;
+use crate::train_error::{Result, TrainError};
 use crossweave_config::Balance;
 use crossweave_data::shares;
 use crossweave_engine::{MicroBatch, RankSpec, Trainer, dry_run};
@@ -86,7 +86,7 @@ fn speeds(job: &Job, processes: Option<&Processes>) -> Result<Vec<f64>> {
         for (rank, arrivals) in here.clone().zip(arrivals) {
             let name = format!("speed of rank {rank}");
             let thread = std::thread::Builder::new().name(name);
-            let whom = move |e: CliError| CliError::Of {
+            let whom = move |e: TrainError| TrainError::Of {
                 whom: format!("measuring rank {rank}"),
                 source: Box::new(e),
             };
@@ -94,7 +94,7 @@ fn speeds(job: &Job, processes: Option<&Processes>) -> Result<Vec<f64>> {
                 thread.spawn_scoped(scope, move || speed(job, rank, arrivals).map_err(whom));
             threads.push(thread.map_err(|e| {
                 let what = format!("measuring rank {rank}'s speed: no thread can be started: {e}");
-                CliError::refused(what, "raise the limit of threads (ulimit -u)")
+                TrainError::refused(what, "raise the limit of threads (ulimit -u)")
             })?);
         }
         // All ranks of all processes begin together, and go on until all are measured.
@@ -120,7 +120,7 @@ fn speeds(job: &Job, processes: Option<&Processes>) -> Result<Vec<f64>> {
         };
         gates.open(MEASURED);
         let panicked =
-            || CliError::refused("measuring a rank's speed panicked", "please report it");
+            || TrainError::refused("measuring a rank's speed panicked", "please report it");
         for t in threads {
             t.join().unwrap_or_else(|_| Err(panicked()))?;
         }

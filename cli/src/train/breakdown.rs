@@ -3,7 +3,7 @@
 
 use super::setup::Job;
 use super::split::{Split, StepTime, part};
-use crate::error::Result;
+use crate::train_error::Result;
 use crossweave_engine::Trainer;
 use crossweave_hal::trace::{Span, Tracer, Work};
 use std::collections::BTreeMap;

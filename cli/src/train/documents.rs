@@ -1,6 +1,6 @@
 //! Documents that share a row (`data.reset_attention_mask`, `data.reset_position_ids`): the engine's form of the keys, and what they need.
 
-use crate::error::{CliError, Result};
+use crate::job_error::{JobError, Result};
 use crate::source::is_indexed;
 use crossweave_config::{Data, DataFormat, Objective};
 use crossweave_data::Tokenizer;
@@ -51,7 +51,7 @@ pub fn check(data: &Data, tokenizer: Option<&Tokenizer>, vocab: u64) -> Result<(
     }
     let refuse = |key: &str, why: String, fix: &str| {
         let what = format!("{key}: {why}");
-        Err(CliError::refused(what, fix))
+        Err(JobError::refused(what, fix))
     };
     let key = "data.reset_attention_mask";
     let d = match data {

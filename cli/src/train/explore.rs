@@ -8,8 +8,9 @@ use super::offload::with_offload;
 use super::rank::{Ids, count, prepare};
 use super::setup::{self, Job};
 use crate::args::{ExploreArgs, TrainArgs};
-use crate::error::{CliError, Result};
 use crate::ranks::Ranks;
+use crate::start::start;
+use crate::train_error::{Result, TrainError};
 use crossweave_config::{Balance, Fault};
 use crossweave_engine::{MicroBatch, Trainer};
 use crossweave_hal::{Explorer, Found, Order, Played, Rank};
@@ -28,7 +29,7 @@ struct Mark {
 pub fn run(args: &ExploreArgs) -> Result<()> {
     let mut job = setup::prepare(&train_args(args), None, false)?;
     if job.resolved.settings.run.balance() == Some(Balance::Speed) {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             "explore: run.balance=\"speed\" divides the batch by clocks, so that no seed could be played again",
             "give the division that `crossweave train` has printed, e.g. run.balance=\"3,1\"",
         ));
@@ -41,7 +42,7 @@ pub fn run(args: &ExploreArgs) -> Result<()> {
         true,
     );
     if spec.offload.is_some() {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             "explore: the config offloads, and the host's own devices and workers are not under the schedule",
             "drop offload_optimizer, offload_param and cpu_checkpointing, which change no bit of the result",
         ));
@@ -51,7 +52,7 @@ pub fn run(args: &ExploreArgs) -> Result<()> {
     let program = |rank: &Rank| steps(&job, rank).map_err(|e| e.to_string());
     let first = explorer(Order::Fifo).play(0, program)?;
     if let Some(f) = first.failure() {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!(
                 "the config fails before anything is explored: {f}{}",
                 on_purpose(&job)
@@ -102,7 +103,7 @@ fn train_args(args: &ExploreArgs) -> TrainArgs {
 }
 
 /// What to say and to type when a schedule shows a failure.
-fn failed(args: &ExploreArgs, found: &Found, more: &str) -> CliError {
+fn failed(args: &ExploreArgs, found: &Found, more: &str) -> TrainError {
     let mut again = format!("crossweave explore {}", args.config.display());
     if let Some(n) = args.ranks {
         again += &format!(" --ranks {n}");
@@ -120,7 +121,7 @@ fn failed(args: &ExploreArgs, found: &Found, more: &str) -> CliError {
         " --steps {} --schedule {} --seed {}",
         args.steps, found.order, found.seed
     );
-    CliError::refused(
+    TrainError::refused(
         format!("{found}{more}"),
         format!("replay it with `{again}`"),
     )
@@ -155,7 +156,7 @@ fn steps(job: &Job, rank: &Rank) -> Result<Vec<Mark>> {
     let units = super::units(&job.source, &job.resolved, &job.place(r))?;
     let mut trainer = Trainer::new(rank.device(), units, job.rank_spec(r), job.dry(r), rank)?;
     prepare(job, r, &mut trainer);
-    job.source.start(&mut trainer)?;
+    start(&job.source, &mut trainer)?;
     let mut marks = vec![];
     let mut mark = |what: String, value: f64| {
         marks.push(Mark {

@@ -4,7 +4,7 @@
 
 use super::{metrics, resume};
 use crate::args::TrainArgs;
-use crate::error::{CliError, Result};
+use crate::train_error::{Result, TrainError};
 use crossweave_claim::{Claim, ClaimError};
 use crossweave_config::Config;
 use std::path::{Path, PathBuf};
@@ -95,17 +95,17 @@ pub fn free_folder(config: &Config) -> Result<()> {
 /// # Errors
 /// It is a file, lies beneath one, or nobody may write where it would be made.
 pub fn may_become(dir: &Path) -> Result<()> {
-    let whole = std::path::absolute(dir).map_err(CliError::io("find", dir))?;
+    let whole = std::path::absolute(dir).map_err(TrainError::io("find", dir))?;
     let Some(there) = whole.ancestors().find(|a| a.exists()) else {
         return Ok(());
     };
-    let facts = std::fs::metadata(there).map_err(CliError::io("look at", there))?;
+    let facts = std::fs::metadata(there).map_err(TrainError::io("look at", there))?;
     let why = match (facts.is_dir(), facts.permissions().readonly()) {
         (false, _) => "is a file",
         (true, true) => "may not be written to",
         (true, false) => return Ok(()),
     };
-    Err(CliError::refused(
+    Err(TrainError::refused(
         format!(
             "cannot make the folder {}: {} {why}",
             dir.display(),
@@ -118,19 +118,19 @@ pub fn may_become(dir: &Path) -> Result<()> {
 /// Refuses a file, and a folder that is a part of another run.
 fn sound(option: &str, dir: &Path) -> Result<()> {
     if dir.exists() && !dir.is_dir() {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!("{option}{}: is a file", dir.display()),
             "name a folder",
         ));
     }
     if is_root(dir) {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!("{option}{}: is the root of the file system", dir.display()),
             "name a folder in it",
         ));
     }
     match inside_a_run(dir) {
-        Some((run, part)) => Err(CliError::refused(
+        Some((run, part)) => Err(TrainError::refused(
             format!(
                 "{}: lies in {part}/ of the run {}, which keeps files of its own there",
                 dir.display(),
@@ -142,8 +142,8 @@ fn sound(option: &str, dir: &Path) -> Result<()> {
     }
 }
 
-fn taken(dir: &Path) -> CliError {
-    CliError::refused(
+fn taken(dir: &Path) -> TrainError {
+    TrainError::refused(
         format!("{} already holds a run", dir.display()),
         format!(
             "continue it with `--resume {}`, or choose another --out",
@@ -152,8 +152,8 @@ fn taken(dir: &Path) -> CliError {
     )
 }
 
-fn written_over(dir: &Path, name: &str) -> CliError {
-    CliError::refused(
+fn written_over(dir: &Path, name: &str) -> TrainError {
+    TrainError::refused(
         format!(
             "{} holds a {name} and no run: the run's own would be written over it",
             dir.display()

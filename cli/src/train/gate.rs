@@ -1,6 +1,6 @@
 //! What the ranks of one process share: the step at which all stop, and the first failure.
 
-use crate::error::CliError;
+use crate::train_error::TrainError;
 use crossweave_hal::{AbortHandle, Awake, Bootstrap, Code, Error, HostServices, KvStore};
 use crossweave_mesh::JobStore;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ struct State {
     failed: bool,
     /// Saves that are being written.
     saving: u32,
-    first: Option<CliError>,
+    first: Option<TrainError>,
     aborts: Vec<AbortHandle>,
 }
 
@@ -75,7 +75,7 @@ impl Shared {
             (None, 0) if asked || store.peek("stop").is_some() => {
                 let end = done + 2;
                 if let Err(e) = store.push("end", &end.to_le_bytes(), WORD) {
-                    self.fail(CliError::Hal(e));
+                    self.fail(TrainError::Hal(e));
                 }
                 Some(end)
             }
@@ -121,7 +121,7 @@ impl Shared {
     }
 
     /// Records a failure and stops everybody. A failure that follows from another one does not replace it.
-    pub fn fail(&self, e: CliError) {
+    pub fn fail(&self, e: TrainError) {
         let mut state = self.lock();
         state.failed = true;
         let replaces = match &state.first {
@@ -145,7 +145,7 @@ impl Shared {
     }
 
     /// The failure to show, if any.
-    pub fn first_error(&self) -> Option<CliError> {
+    pub fn first_error(&self) -> Option<TrainError> {
         self.lock().first.take()
     }
 }
@@ -245,8 +245,8 @@ mod tests {
         let shared = Shared::new(Arc::default(), None);
         let aborted = crossweave_hal::Error::new(crossweave_hal::Code::Aborted, "x", "y");
         assert!(shared.may_step(1, 0));
-        shared.fail(CliError::Hal(aborted));
-        shared.fail(CliError::refused("the cause", "the fix"));
+        shared.fail(TrainError::Hal(aborted));
+        shared.fail(TrainError::refused("the cause", "the fix"));
         assert!(!shared.may_step(1, 1));
         assert!(shared.has_failed());
         let shown = shared.first_error().unwrap().to_string();

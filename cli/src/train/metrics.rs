@@ -1,6 +1,6 @@
 //! `DIR/metrics.jsonl`: one object a step, and one a validation, each written whole as soon as it is known.
 
-use crate::error::{CliError, Result};
+use crate::train_error::{Result, TrainError};
 use crate::whole;
 use serde::Serialize;
 use serde_json::Value;
@@ -82,14 +82,14 @@ impl Metrics {
         let mut kept = String::new();
         if let Some(from) = from.map(|f| f.join(FILE)).filter(|f| f.is_file()) {
             let bytes = crossweave_files::read(&from, crossweave_files::BULK)
-                .map_err(CliError::io("read", &from))?;
+                .map_err(TrainError::io("read", &from))?;
             kept = keep(&String::from_utf8_lossy(&bytes), wanted);
         }
-        whole::write(&path, kept).map_err(CliError::io("write", &path))?;
+        whole::write(&path, kept).map_err(TrainError::io("write", &path))?;
         let file = OpenOptions::new()
             .append(true)
             .open(&path)
-            .map_err(CliError::io("open", &path))?;
+            .map_err(TrainError::io("open", &path))?;
         Ok(Metrics { file, path })
     }
 
@@ -98,13 +98,13 @@ impl Metrics {
     /// # Errors
     /// A disk that is full.
     pub fn write(&mut self, record: &impl Serialize) -> Result<()> {
-        let mut line =
-            serde_json::to_vec(record).map_err(|e| CliError::io("write", &self.path)(e.into()))?;
+        let mut line = serde_json::to_vec(record)
+            .map_err(|e| TrainError::io("write", &self.path)(e.into()))?;
         line.push(b'\n');
         // One write a line, so that a killed run leaves at most one line unfinished.
         self.file
             .write_all(&line)
-            .map_err(CliError::io("write", &self.path))
+            .map_err(TrainError::io("write", &self.path))
     }
 
     /// Makes what was written last through a loss of power.
@@ -114,7 +114,7 @@ impl Metrics {
     pub fn sync(&self) -> Result<()> {
         self.file
             .sync_data()
-            .map_err(CliError::io("write", &self.path))
+            .map_err(TrainError::io("write", &self.path))
     }
 }
 

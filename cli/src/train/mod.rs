@@ -20,7 +20,7 @@ mod progress;
 mod rank;
 mod ready;
 mod record;
-pub mod resume;
+mod resume;
 pub mod save;
 mod saves;
 mod setup;
@@ -34,10 +34,10 @@ mod units;
 mod validation;
 
 use crate::args::TrainArgs;
-use crate::error::{CliError, HOST_ROOM, Result};
 use crate::flight;
 use crate::processes::Processes;
 use crate::say;
+use crate::train_error::{HOST_ROOM, Result, TrainError};
 use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
 use crossweave_hal::{CheckerState, crash};
@@ -144,7 +144,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     let ledgers: Vec<RankLedger> = ledgers.into_iter().map(|e| e.ledger).collect();
     if job.resolved.settings.run.tensorboard {
         job.check_claim()?;
-        crate::reports::events(&job.out)?;
+        crate::report::events(&job.out)?;
     }
     let mut end = Ok(());
     if let Some(summary) = &summary {
@@ -152,14 +152,14 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
             table::print(&job, summary, &ledgers);
         }
         if summary.stopped {
-            end = Err(CliError::Stopped {
+            end = Err(TrainError::Stopped {
                 step: summary.steps,
                 out: job.out.clone(),
             });
         }
     }
     if let Some(p) = processes {
-        p.done(end.as_ref().map_or_else(CliError::exit_code, |()| 0))?;
+        p.done(end.as_ref().map_or_else(TrainError::exit_code, |()| 0))?;
     }
     end
 }
@@ -185,7 +185,7 @@ impl Flights {
         }
     }
 
-    fn write(&self, why: &CliError) {
+    fn write(&self, why: &TrainError) {
         let ours = |c: &Weak<Claim>| c.upgrade().is_some_and(|c| c.check().is_ok());
         if !self.claim.as_ref().is_none_or(ours) {
             // The folder may be another job's now.
@@ -196,7 +196,7 @@ impl Flights {
             Some(f) => f.to_string(),
             // The record says itself whose it is.
             None => match why {
-                CliError::OnRank { source, .. } => source.to_string(),
+                TrainError::OnRank { source, .. } => source.to_string(),
                 why => why.to_string(),
             },
         };
@@ -220,7 +220,7 @@ pub struct RankEnd {
 /// Every rank's ledger, on rank 0.
 fn exchange(p: &Processes, own: &[RankEnd]) -> Result<Vec<RankEnd>> {
     let broken = |e: serde_json::Error| {
-        CliError::refused(
+        TrainError::refused(
             format!("a rank's ledger: {e}"),
             "run the same build on every rank",
         )
@@ -248,7 +248,7 @@ fn stop_on_signal(speaks: bool) -> Result<Arc<AtomicBool>> {
         }
     };
     ctrlc::set_handler(handler).map_err(|e| {
-        CliError::refused(
+        TrainError::refused(
             format!("cannot handle signals: {e}"),
             "start the program from a normal shell, or raise the limits of the process (ulimit -v and -d of memory, -u of threads)",
         )

@@ -1,7 +1,7 @@
 //! DeepSpeed's offload keys as what the engine is to keep off the device.
 
 use crate::backend::{open_device, open_linked};
-use crate::error::Result;
+use crate::train_error::Result;
 use crossweave_config::{Dtype, Resolved};
 use crossweave_engine::{
     FileEngine, FileSettings, HostDevice, OffloadDevice, OffloadSpec, OptimizerOffload, RankSpec,

@@ -4,7 +4,7 @@
 use super::record::threads;
 use super::setup::{Job, compute_type};
 use crate::backend::{self, open_linked};
-use crate::error::Result;
+use crate::train_error::Result;
 use crossweave_config::Dtype;
 use crossweave_hal::abi::{Layout, op};
 use crossweave_hal::{OpRequest, Tag};

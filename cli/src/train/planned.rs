@@ -4,8 +4,8 @@
 use super::offload::with_offload;
 use super::setup::Job;
 use crate::backend::open_linked;
-use crate::error::Result;
 use crate::rehearse::Nobody;
+use crate::train_error::Result;
 use crossweave_engine::{RankSpec, Trainer, predict};
 use crossweave_hal::CheckerState;
 use crossweave_mesh::Axis;

@@ -11,8 +11,9 @@ use super::split::StepTime;
 use super::table::Summary;
 use super::trace::RankTrace;
 use super::{faults, resume, save};
-use crate::error::{CliError, Result};
 use crate::infer::{self, Draw};
+use crate::start;
+use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{Checkpoint, Proof, step_dir};
 use crossweave_data::TokenBatch;
 use crossweave_engine::{MicroBatch, RankLedger, RankSpec, Trainer};
@@ -63,7 +64,7 @@ pub(super) fn prepare(job: &Job, rank: u32, trainer: &mut Trainer) -> Option<Fau
 /// Walks all steps. `fail` receives what goes wrong: the device, the data, a loss that is not finite, files that cannot be written, whatever
 /// follows from another rank's failure. It is reported before the trainer ends, which waits for collectives in flight: the others, who may be what
 /// they wait for, know it by then.
-pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32, fail: &dyn Fn(CliError)) -> Option<Ended> {
+pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32, fail: &dyn Fn(TrainError)) -> Option<Ended> {
     let (mut walk, faults) = begin(job, shared, rank).map_err(fail).ok()?;
     let walked = catch_unwind(AssertUnwindSafe(|| walk.walk()));
     let end = walked.unwrap_or_else(|_| Err(panicked(rank)));
@@ -77,9 +78,9 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32, fail: &dyn Fn(CliError)) 
 }
 
 /// What a panic of a rank is reported as.
-pub fn panicked(rank: u32) -> CliError {
+pub fn panicked(rank: u32) -> TrainError {
     let what = format!("rank {rank} panicked; this is a bug (see above)");
-    CliError::refused(what, "please report it")
+    TrainError::refused(what, "please report it")
 }
 
 /// Everything up to the first step.
@@ -106,10 +107,10 @@ fn begin<'a>(
     let faults = prepare(job, rank, &mut trainer);
     match &job.resume.checkpoint {
         Some(c) => {
-            job.source.start_base(&mut trainer)?;
-            resume::restore(&mut trainer, c)?;
+            start::start_base(&job.source, &mut trainer)?;
+            start::restore(&mut trainer, c)?;
         }
-        None => job.source.start(&mut trainer)?,
+        None => start::start(&job.source, &mut trainer)?,
     }
     // The devices have taken everything they were asked for; only now does the run leave traces.
     trainer.mean(0.0)?;
@@ -239,7 +240,7 @@ impl Walk<'_> {
         }
         self.settle(0)?;
         if self.shared.has_failed() {
-            return Err(CliError::Hal(crossweave_hal::Error::new(
+            return Err(TrainError::Hal(crossweave_hal::Error::new(
                 crossweave_hal::Code::Aborted,
                 format!("rank {}", self.rank),
                 "stopped because another rank failed",
@@ -353,7 +354,7 @@ impl Walk<'_> {
         failure.map_or(Ok(()), Err)
     }
 
-    fn diverged(&self, step: u64, loss: f64, norm: f64, lr: f64) -> CliError {
+    fn diverged(&self, step: u64, loss: f64, norm: f64, lr: f64) -> TrainError {
         let s = &self.job.resolved.settings;
         let clip = match s.gradient_clipping {
             c if c > 0.0 => format!("gradient_clipping is {c}"),
@@ -364,7 +365,7 @@ impl Walk<'_> {
             Some(f) => format!("; the checkpoint of step {} is from before it", f.step),
             None => String::new(),
         };
-        CliError::refused(
+        TrainError::refused(
             format!(
                 "rank {}, step {step}: training has diverged: the loss is {loss}, the gradient norm {norm} \
                  (learning rate {lr:e} from optimizer.params.lr, {clip}){saved}",

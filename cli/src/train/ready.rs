@@ -8,10 +8,10 @@ use super::setup::{compute_type, epoch, rank_spec, sequence};
 use super::units::{dry_runs, units};
 use super::validation;
 use crate::backend::open_linked;
-use crate::error::{CliError, Result};
 use crate::found::Found;
 use crate::model::{self, Source};
 use crate::rehearse::{Nobody, Rehearsal};
+use crate::train_error::{Result, TrainError};
 use crate::{objective, source, stages, teacher};
 use crossweave_checkpoint::{PublicKey, SecretKey};
 use crossweave_config::{Config, Data, Given, Model, Resolved};
@@ -67,7 +67,7 @@ pub fn ready(
     let s = &config.settings;
     let (Some(data), Some(model)) = (s.data.clone(), s.model.clone()) else {
         // One of the two is missing, and this says which.
-        found.take(config, "model", config.resolve(ranks).map_err(Into::into))?;
+        found.take(config, "model", config.resolve(ranks))?;
         return None;
     };
     let opened = match &model {
@@ -98,7 +98,7 @@ pub fn ready(
         width: opened.as_ref().map(Source::width),
         epoch: None,
     };
-    let resolved = config.resolve_given(ranks, given).map_err(CliError::from);
+    let resolved = config.resolve_given(ranks, given).map_err(TrainError::from);
     let resolved = found.take(config, "run", resolved)?;
     let begun = begin(config, ranks, (resolved, opened), &corpus, given);
     let (resolved, source, sample) = found.take(config, "data", begun)?;
@@ -202,7 +202,7 @@ fn batches(
     sample: u64,
 ) -> Result<Reads> {
     let steps = r.settings.run.steps.ok_or_else(|| {
-        CliError::refused(
+        TrainError::refused(
             "run.steps: not given",
             "add \"run\": {\"steps\": 200} or {\"epochs\": 1}, or --steps",
         )
@@ -249,7 +249,11 @@ pub fn layout(
     let own = units(source, resolved, &first);
     let own = found.take(config, "optimizer.param_groups", own)?;
     let plugin = found.take(config, "run.backend", open_linked("null", host))?;
-    let null = found.take(config, "run.backend", plugin.open(0).map_err(Into::into))?;
+    let null = found.take(
+        config,
+        "run.backend",
+        plugin.open(0).map_err(TrainError::from),
+    )?;
     let sizes = (compute_type(resolved.dtype), seq);
     let dry = found.take(config, "model", dry_runs(&null, source, resolved, sizes))?;
     let stages = stages::of(resolved, &own, &dry[0].1, None);
@@ -277,7 +281,7 @@ pub fn layout(
         let planned = plugin
             .with_checker(&CheckerState::default())
             .open(0)
-            .map_err(CliError::from)
+            .map_err(TrainError::from)
             .and_then(|device| {
                 let place = first.stage(stage);
                 let spec = RankSpec {

@@ -3,9 +3,9 @@
 
 use super::setup::Job;
 use super::{peak, planned};
-use crate::error::{CliError, Result};
 use crate::processes::Processes;
 use crate::report::RECORD;
+use crate::train_error::{Result, TrainError};
 use crate::{moment, whole};
 use crossweave_config::{Config, Dtype, Model};
 use crossweave_hal::DeviceInfo;
@@ -142,7 +142,7 @@ fn write(job: &Job, sessions: Vec<Value>) -> Result<()> {
     job.check_claim()?;
     let path = job.out.join(RECORD);
     let file = json!({"program": "crossweave", "sessions": sessions});
-    whole::write(&path, format!("{file:#}\n")).map_err(CliError::io("write", &path))
+    whole::write(&path, format!("{file:#}\n")).map_err(TrainError::io("write", &path))
 }
 
 fn session(job: &Job) -> Value {

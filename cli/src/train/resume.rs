@@ -1,19 +1,15 @@
-//! Continuing a run: which checkpoint, whether it is the same run, and giving its state back to a rank.
+//! Continuing a run: which checkpoint, whether it is the same run, and what a checkpoint records of it.
 
 use super::metrics;
 use super::setup::Job;
-use crate::error::{CliError, Result};
 use crate::model::Source;
+use crate::train_error::{Result, TrainError};
 use crate::{adapted, described};
-use crossweave_checkpoint::{
-    Checkpoint, GENERATOR, PublicKey, is_readable_float, list, widen_to_f32,
-};
+use crossweave_checkpoint::{Checkpoint, GENERATOR, PublicKey, list};
 use crossweave_config::{Config, Resolved};
 use crossweave_data::Corpus;
-use crossweave_engine::{ScalerState, StateKind, Trainer};
-use crossweave_tensor::Group;
+use crossweave_engine::ScalerState;
 use serde_json::{Value, json};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Where a run begins.
@@ -113,7 +109,7 @@ pub fn state(job: &Job, step: u64, scaler: Option<ScalerState>) -> Value {
 /// No such folder, or one that holds neither checkpoints nor a run's config.
 pub fn check_holds_run(dir: &Path) -> Result<()> {
     if !dir.is_dir() || (!dir.join("config.json").is_file() && list(dir)?.is_empty()) {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!("--resume {}: holds no run (no config.json)", dir.display()),
             "name the output folder of `crossweave train`",
         ));
@@ -168,13 +164,13 @@ pub fn find(
                 n => format!("; and {n} older"),
             };
             notes.truncate(NAMED);
-            return Err(CliError::refused(
+            return Err(TrainError::refused(
                 format!("--resume {}: {}{more}", dir.display(), notes.join("; ")),
                 "restore a checkpoint from a copy, or start the run again in another folder",
             ));
         }
         let bytes = crossweave_files::read(&record, crossweave_files::TABLE)
-            .map_err(CliError::io("read", &record))?;
+            .map_err(TrainError::io("read", &record))?;
         if let Ok(before) = serde_json::from_slice::<Value>(&bytes) {
             same_run(&before, now, steps, dir)?;
         }
@@ -193,7 +189,7 @@ pub fn find(
     if let (Some(then), Some(today)) = (before["corpus"].as_str(), corpus.fingerprint().as_deref())
         && then != today
     {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!(
                 "--resume {}: data.train: the corpus is not the one the run was trained on ({} now, {} then)",
                 dir.display(),
@@ -211,7 +207,7 @@ pub fn find(
     notes.extend(other_type(before, now));
     let step = checkpoint.step();
     if step > steps {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!(
                 "run.steps: {steps} steps are asked, and {} has done {step} already",
                 dir.display()
@@ -256,7 +252,7 @@ fn short(hash: &str) -> &str {
 /// Refuses a config that would not continue the run of `before` (resolved settings).
 fn same_run(before: &Value, now: &Resolved, steps: u64, dir: &Path) -> Result<()> {
     if !before.is_object() {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!(
                 "--resume {}: the run's record (its newest checkpoint's manifest, or config.json) holds no config",
                 dir.display()
@@ -274,7 +270,7 @@ fn same_run(before: &Value, now: &Resolved, steps: u64, dir: &Path) -> Result<()
     // Another type explains every other difference below it.
     let kind = differences.iter().find(|d| d.0 == "optimizer.type");
     if let Some((key, then, today)) = kind.or(differences.first()) {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!(
                 "--resume {}: {key} is {today}, and the run was trained with {then}",
                 dir.display()
@@ -289,7 +285,7 @@ fn same_run(before: &Value, now: &Resolved, steps: u64, dir: &Path) -> Result<()
     let differs = (0..steps).find(|n| then.schedule.lr(*n) != now.schedule.lr(*n));
     if let Some(n) = differs {
         let before_steps = then.settings.run.steps.unwrap_or(0);
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!(
                 "--resume {}: the learning rate of step {} would be {:e} and was to be {:e}: the schedule depends on run.steps \
                  ({before_steps} then, {steps} now) or its parameters changed",
@@ -344,125 +340,6 @@ fn compare(path: &str, then: &Value, now: &Value, out: &mut Vec<(String, String,
         let at = |m: &serde_json::Map<String, Value>| m.get(key).cloned().unwrap_or(Value::Null);
         compare(&inner, &at(a), &at(b), out);
     }
-}
-
-/// Name of a parameter's state in a checkpoint.
-pub fn blob(kind: StateKind, name: &str) -> String {
-    format!("{}/{name}", kind.name())
-}
-
-/// The parameters a checkpoint holds: logical names and their own.
-pub fn parameters(checkpoint: &Checkpoint) -> impl Iterator<Item = (&str, &str)> {
-    let logical = checkpoint.manifest().layout.keys();
-    logical.filter_map(|l| Some((l.as_str(), l.strip_prefix("value/")?)))
-}
-
-/// Elements read at once.
-const CHUNK_ELEMENTS: u64 = 1 << 22;
-
-/// Elements of a logical tensor as f32, whatever type it was saved in.
-///
-/// # Errors
-/// A tensor that is missing, damaged, or no float.
-pub fn floats(checkpoint: &Checkpoint, logical: &str, elements: Range<u64>) -> Result<Vec<f32>> {
-    floats_of(checkpoint, logical, &[], elements)
-}
-
-/// The same of elements that are counted in a slice of the tensor.
-fn floats_of(
-    checkpoint: &Checkpoint,
-    logical: &str,
-    slice: &[[u64; 2]],
-    elements: Range<u64>,
-) -> Result<Vec<f32>> {
-    let dtype = checkpoint.logical_dtype(logical)?;
-    if !is_readable_float(dtype) {
-        return Err(CliError::refused(
-            format!(
-                "{}: `{logical}` is stored as {dtype:?}",
-                checkpoint.path().display()
-            ),
-            "resume from a checkpoint of this version",
-        ));
-    }
-    let bytes = checkpoint.logical_slice(logical, slice, elements)?;
-    let mut out = Vec::with_capacity(bytes.len() / 2);
-    widen_to_f32(dtype, &bytes, &mut out);
-    Ok(out)
-}
-
-/// Gives a rank that does not train the weights of a checkpoint, and nothing of the optimizer.
-///
-/// # Errors
-/// A tensor that is missing, damaged or of another shape; the device.
-pub fn weights(trainer: &mut Trainer, checkpoint: &Checkpoint) -> Result<()> {
-    for p in trainer.params() {
-        // What adapters sit on is in no checkpoint.
-        if !trainer.holds(&p.name) || p.group == Group::Base {
-            continue;
-        }
-        let logical = blob(StateKind::Value, &p.name);
-        let shape: Vec<usize> = p.shape.dims().iter().map(|d| *d as usize).collect();
-        let info = checkpoint.logical_info(&logical)?;
-        same_shape(checkpoint, &logical, &info.shape, &shape)?;
-        let total = shape.iter().map(|d| *d as u64).product();
-        let values = floats(checkpoint, &logical, 0..total)?;
-        trainer.load(&p.name, StateKind::Value, 0, &values)?;
-    }
-    Ok(trainer.publish()?)
-}
-
-fn same_shape(
-    checkpoint: &Checkpoint,
-    logical: &str,
-    stored: &[usize],
-    wanted: &[usize],
-) -> Result<()> {
-    if stored == wanted {
-        return Ok(());
-    }
-    Err(CliError::refused(
-        format!(
-            "{}: `{logical}` has shape {stored:?}, the model's is {wanted:?}",
-            checkpoint.path().display(),
-        ),
-        "resume with the model the run was trained with",
-    ))
-}
-
-/// Gives a rank its part of a checkpoint's state; only that part is read, whatever layout wrote it.
-///
-/// # Errors
-/// A tensor that is missing, damaged or of another shape; the device.
-pub fn restore(trainer: &mut Trainer, checkpoint: &Checkpoint) -> Result<()> {
-    for (kind, part) in trainer.wanted() {
-        let logical = blob(kind, &part.param);
-        let info = checkpoint.logical_info(&logical)?;
-        same_shape(checkpoint, &logical, &info.shape, &part.shape)?;
-        let mut at = part.of_param.start;
-        while at < part.of_param.end {
-            let to = part.of_param.end.min(at + CHUNK_ELEMENTS);
-            let values = floats_of(checkpoint, &logical, &part.slice, at..to)?;
-            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            let held = part.at + at - part.of_param.start;
-            trainer.load_part(&part.param, kind, held, &bytes)?;
-            at = to;
-        }
-    }
-    trainer.publish()?;
-    trainer.set_step(checkpoint.step());
-    // A run that goes on in float16 and was in another type so far begins with a scaler as at the start.
-    let kept = &checkpoint.state()["loss_scaler"];
-    if trainer.scaler_state().is_some() && !kept.is_null() {
-        let state: ScalerState = serde_json::from_value(kept.clone()).map_err(|e| {
-            CliError::refused(
-                format!("checkpoint of step {}: loss_scaler: {e}", checkpoint.step()),
-                "resume from a checkpoint of this version",
-            )
-        })?;
-        trainer.restore_scaler(state);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

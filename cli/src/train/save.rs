@@ -1,9 +1,10 @@
 //! What a run leaves behind besides metrics and checkpoints: config, ledgers, the model.
 
 use super::setup::Job;
-use super::{RankEnd, record, resume};
+use super::{RankEnd, record};
 use crate::companions::Companions;
-use crate::error::{CliError, Result};
+use crate::stored::{floats, parameters};
+use crate::train_error::{Result, TrainError};
 use crate::{adapter, whole};
 use crossweave_checkpoint::{
     Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_adapter, export_hf, session,
@@ -21,10 +22,10 @@ use std::path::Path;
 /// A folder that cannot be written.
 pub fn begin(job: &Job) -> Result<String> {
     job.check_claim()?;
-    std::fs::create_dir_all(&job.out).map_err(CliError::io("create", &job.out))?;
+    std::fs::create_dir_all(&job.out).map_err(TrainError::io("create", &job.out))?;
     let session = session(&job.out)?;
     let path = job.out.join("config.json");
-    whole::write(&path, job.resolved.to_json()).map_err(CliError::io("write", &path))?;
+    whole::write(&path, job.resolved.to_json()).map_err(TrainError::io("write", &path))?;
     record::begin(job, job.resume.from.as_deref())?;
     Ok(session)
 }
@@ -59,7 +60,7 @@ pub fn write_ledgers(job: &Job, ledgers: &[RankEnd]) -> Result<()> {
         ledger["backends"] = json!(job.computes);
     }
     let path = job.out.join("ledger.json");
-    whole::write(&path, format!("{ledger:#}\n")).map_err(CliError::io("write", &path))
+    whole::write(&path, format!("{ledger:#}\n")).map_err(TrainError::io("write", &path))
 }
 
 /// Writes the model of a checkpoint as a Hugging Face folder, chunk by chunk. `extra`: further files of the folder.
@@ -75,7 +76,7 @@ pub fn export(
 ) -> Result<()> {
     // Of adapters, their own folder.
     let adapter = &checkpoint.state()["adapter_config"];
-    let tensors = resume::parameters(checkpoint)
+    let tensors = parameters(checkpoint)
         .map(|(logical, name)| {
             let info = checkpoint.logical_info(logical)?;
             let total = info.shape.iter().map(|d| *d as u64).product::<u64>();
@@ -83,7 +84,7 @@ pub fn export(
                 let mut at = 0;
                 while at < total {
                     let to = total.min(at + CHUNK_ELEMENTS);
-                    let values = resume::floats(checkpoint, logical, at..to)
+                    let values = floats(checkpoint, logical, at..to)
                         .map_err(|e| io::Error::other(e.to_string()))?;
                     write_f32(out, dtype, &values)?;
                     at = to;
@@ -98,7 +99,7 @@ pub fn export(
         })
         .collect::<Result<Vec<_>>>()?;
     if tensors.is_empty() {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!("{}: holds no parameters", checkpoint.path().display()),
             "name a checkpoint that `crossweave train` wrote",
         ));

@@ -5,9 +5,9 @@
 //! was there before it stays.
 
 use super::gate::Shared;
-use super::resume;
 use super::setup::Job;
-use crate::error::{CliError, Result};
+use crate::start::blob;
+use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{
     Dtype, Patience, Piece, RankWriter, SecretKey, TensorOut, Writer, prune,
 };
@@ -130,7 +130,7 @@ impl Saves {
             .name(format!("checkpoint {}", place.rank))
             .spawn(move || write_copy(&place, &shared, save, snapshot))
             .map_err(|e| {
-                CliError::refused(
+                TrainError::refused(
                     format!("cannot start a thread for the checkpoint: {e}"),
                     "set checkpoint.async to false, or raise the limits of the process (ulimit -u of threads, -v of memory)",
                 )
@@ -186,7 +186,7 @@ impl Saves {
             return Ok(());
         };
         let (spare, done) = thread.join().unwrap_or_else(|_| {
-            let bug = CliError::refused(
+            let bug = TrainError::refused(
                 format!("the writer of the checkpoint of step {step} panicked; this is a bug"),
                 "please report it",
             );
@@ -302,7 +302,7 @@ fn name(shard: &Shard) -> String {
 
 fn declare(rank: &mut RankWriter<'_>, shard: &Shard) -> Result<()> {
     for p in &shard.parts {
-        let logical = resume::blob(shard.kind, &p.param);
+        let logical = blob(shard.kind, &p.param);
         let piece = Piece {
             rank: 0,
             tensor: name(shard),

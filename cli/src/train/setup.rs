@@ -13,12 +13,12 @@ use super::trace::TraceSpec;
 use super::units::units;
 use crate::args::TrainArgs;
 use crate::backend;
-use crate::error::{CliError, Result};
 use crate::found::{self, Found};
 use crate::model::Source;
 use crate::processes::Processes;
 use crate::ranks::{LocalRanks, Ranks, listed};
-use crate::{configs, objective, source, stages};
+use crate::train_error::{Result, TrainError};
+use crate::{config_file, objective, source, stages};
 use crossweave_claim::Claim;
 use crossweave_config::{self as config, Config, Data, Dtype, Epoch, ReduceOrder, Resolved};
 use crossweave_data::{Batches, Columns, Corpus, DataSpec, Pass};
@@ -165,7 +165,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         Some(p) => Some(p.folder()?),
         None => None,
     };
-    let mut config = configs::load(&args.config, &args.sets)?;
+    let mut config = config_file::load(&args.config, &args.sets)?;
     if let Some(steps) = args.steps {
         // The command line counts, whichever way the file says how long the run is.
         if config.settings.run.epochs.is_some() {
@@ -182,8 +182,9 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     let asked = processes.map(|p| p.process_map.world());
     let asked = asked.or(args.ranks.as_ref().map(Ranks::count));
     let count = config.ranks(asked.map(u64::from));
-    let ranks = u32::try_from(count)
-        .map_err(|_| CliError::refused(format!("{count} ranks are too many"), "give --ranks N"))?;
+    let ranks = u32::try_from(count).map_err(|_| {
+        TrainError::refused(format!("{count} ranks are too many"), "give --ranks N")
+    })?;
     // Contradictions are reported before text is turned into tokens; given batches bring sizes of their own, so they come first.
     if !matches!(config.settings.data, Some(Data::Tokens(_))) {
         config.resolve(count)?;
@@ -214,12 +215,13 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     found::at(&config, "checkpoint", ready::keys(&config))?;
 
     let cache = |data: &Data| source::cache_dir(data, &folder.path);
-    let open = |spec: &DataSpec, data: &Data| source::open(spec, &cache(data)).map(Some);
+    let open = |spec: &DataSpec, data: &Data| Ok(Some(source::open(spec, &cache(data))?));
     let mut found = Found::default();
     let ready = ready::ready(&mut config, count, &host, &open, &mut found);
     found.end()?;
     // Where there is no fault there is a job, whose text was read.
-    let ready = ready.ok_or_else(|| CliError::refused("the config makes no job", "report this"))?;
+    let ready =
+        ready.ok_or_else(|| TrainError::refused("the config makes no job", "report this"))?;
     let Ready {
         resolved,
         source,
@@ -299,7 +301,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     // Refused here, before the output folder exists, rather than after minutes of filling memory.
     let mut machines = vec![];
     for (name, plugin, at) in job.local_ranks.backends() {
-        let first = plugin.open(0).map_err(CliError::from);
+        let first = plugin.open(0).map_err(TrainError::from);
         let able = first.and_then(|first| {
             machines.push(first.info().ok().map(|i| Machine::of(&i)));
             if job.resolved.settings.run.allow_host_ops {
@@ -341,7 +343,7 @@ pub(super) fn sequence(corpus: &Corpus, data: &Data, source: &Source) -> Result<
         (None, Data::Tokens(_)) => (longest, "data.tokens"),
     };
     if seq > longest {
-        return Err(CliError::refused(
+        return Err(TrainError::refused(
             format!("{key}: sequences of {seq} tokens do not fit a model of {longest} positions"),
             "shorten the sequences, or raise n_positions / max_position_embeddings",
         ));
@@ -408,7 +410,7 @@ impl Job {
                 let what = format!(
                     "a process says what computes its ranks in words of another version: {e}"
                 );
-                CliError::refused(what, "run the same build in every process")
+                TrainError::refused(what, "run the same build in every process")
             })?;
             let base = all.iter().max().map_or(0, |k| k + 1);
             all.extend(said.islands.iter().map(|k| base + k));
@@ -454,7 +456,7 @@ impl Job {
                 .iter()
                 .max_by_key(|r| self.batches.micro_batch(u64::from(**r)));
             let Some(most) = most else { continue };
-            let first = plugin.open(0).map_err(CliError::from);
+            let first = plugin.open(0).map_err(TrainError::from);
             let fits = first.and_then(|first| self.fits(&first, *most));
             fits.map_err(|e| self.of(name, &[*most], e))?;
         }
@@ -482,7 +484,7 @@ impl Job {
         }
         self.stages = cut;
         for (name, plugin, at) in self.local_ranks.backends() {
-            let first = plugin.open(0).map_err(CliError::from);
+            let first = plugin.open(0).map_err(TrainError::from);
             let fits = first
                 .and_then(|first| at.iter().try_for_each(|r| self.fits_first(&first, *r, &at)));
             fits.map_err(|e| self.of(name, &at, e))?;
@@ -554,10 +556,10 @@ impl Job {
     }
 
     /// An error of some ranks, where there are several back ends.
-    fn of(&self, name: &str, ranks: &[u32], e: CliError) -> CliError {
+    fn of(&self, name: &str, ranks: &[u32], e: TrainError) -> TrainError {
         match self.local_ranks.backends().count() {
             1 => e,
-            _ => CliError::Of {
+            _ => TrainError::Of {
                 whom: format!("ranks {} ({name})", listed(ranks)),
                 source: Box::new(e),
             },
@@ -693,7 +695,7 @@ pub fn capable(device: &Device, compute: DType) -> Result<()> {
         op::MatmulParams::default().as_bytes(),
     );
     device.prepare(&product, &Decompositions).map_err(|e| {
-        CliError::refused(
+        TrainError::refused(
             format!(
                 "{} cannot compute in {}: {e}",
                 device.plugin().name(),
@@ -712,7 +714,7 @@ pub fn capable(device: &Device, compute: DType) -> Result<()> {
 pub fn graphs(device: &Device, wanted: &str) -> Result<bool> {
     let offered = device.plugin().interfaces().contains(&IFACE_GRAPH);
     match wanted {
-        "on" if !offered => Err(CliError::refused(
+        "on" if !offered => Err(TrainError::refused(
             format!(
                 "run.graphs is on, but {} offers no {IFACE_GRAPH} here (layers around a back end hide it)",
                 device.plugin().name()

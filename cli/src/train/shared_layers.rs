@@ -1,7 +1,7 @@
 //! Ranks that share layers (`mesh.tp`) compute alike: what all of them have (norms, biases) each updates for itself, to the same bits.
 
 use super::setup::Job;
-use crate::error::{CliError, Result};
+use crate::train_error::{Result, TrainError};
 use crossweave_mesh::{Axis, Place};
 
 /// Are the ranks of each tensor-parallel group on one back end?
@@ -24,7 +24,7 @@ pub fn check(job: &Job) -> Result<()> {
                 other.named, own.named
             );
             let fix = "put the ranks of each tensor-parallel group on one back end; `crossweave mesh show` lists the groups";
-            return Err(CliError::refused(what, fix));
+            return Err(TrainError::refused(what, fix));
         }
     }
     Ok(())

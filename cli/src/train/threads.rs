@@ -4,8 +4,8 @@
 use super::gate::Shared;
 use super::rank::{self, Ended};
 use super::setup::Job;
-use crate::error::CliError;
 use crate::processes::Voice;
+use crate::train_error::TrainError;
 use crossweave_hal::Awake;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub fn run(job: &Arc<Job>, shared: &Arc<Shared>, voice: Option<&Voice>) -> Vec<E
             Err(e) => {
                 let what = format!("cannot start a thread for rank {rank}: {e}");
                 let fix = "run with fewer ranks here, or raise the limits of the process (ulimit -u of threads, -v of memory)";
-                failed.fail(CliError::refused(what, fix));
+                failed.fail(TrainError::refused(what, fix));
                 break;
             }
         }
@@ -84,17 +84,17 @@ fn one(
     rank: u32,
     ended: &Sender<(u32, Option<Ended>)>,
 ) {
-    let fail = |e: CliError| {
+    let fail = |e: TrainError| {
         // The death of a process breaks its peers' collectives before the news of it comes.
         let follows = voice.filter(|_| e.may_follow(rank));
         if follows.and_then(Voice::cause).is_some() {
-            return shared.fail(CliError::Elsewhere { code: 1 });
+            return shared.fail(TrainError::Elsewhere { code: 1 });
         }
         let Some(voice) = voice else {
             return shared.fail(e);
         };
         let words = e.to_string();
-        let e = CliError::on_rank(rank, e);
+        let e = TrainError::on_rank(rank, e);
         let (said, news) = (e.to_string(), !e.is_secondary());
         shared.fail(e);
         if news && job.local_ranks.here().len() > 1 {

@@ -5,8 +5,8 @@
 
 use super::flows::Flows;
 use super::setup::Job;
-use crate::error::{CliError, Result};
 use crate::outputs;
+use crate::train_error::{Result, TrainError};
 use crossweave_claim::Claim;
 use crossweave_engine::Trainer;
 use crossweave_files::TEXT;
@@ -62,7 +62,7 @@ impl TraceSpec {
         let parts = spec.parts();
         if first {
             clear(&parts)?;
-            std::fs::create_dir(&parts).map_err(CliError::io("create", &parts))?;
+            std::fs::create_dir(&parts).map_err(TrainError::io("create", &parts))?;
         }
         Ok(spec)
     }
@@ -93,7 +93,7 @@ impl TraceSpec {
         // Several processes may do this after a failure; the last one has the most to tell.
         part.push(format!(".{}.part", std::process::id()));
         let part = PathBuf::from(part);
-        let io = CliError::io("write", &part);
+        let io = TrainError::io("write", &part);
         let written = File::create(&part).and_then(|f| self.write(BufWriter::new(f), ranks, whole));
         let placed = written.and_then(|()| std::fs::rename(&part, &self.out));
         if placed.is_err() {
@@ -166,7 +166,7 @@ fn clear(parts: &Path) -> Result<()> {
     let Ok(entries) = std::fs::read_dir(parts) else {
         return Ok(());
     };
-    let io = |e| CliError::io("clear", parts)(e);
+    let io = |e| TrainError::io("clear", parts)(e);
     for e in entries {
         let e = e.map_err(io)?;
         let name = e.file_name();
@@ -275,7 +275,7 @@ impl RankTrace {
         let read =
             |path: &str| crossweave_files::read_text(path.as_ref(), TEXT).unwrap_or_default();
         let path = spec.part(rank);
-        let file = File::create(&path).map_err(CliError::io("create", &path))?;
+        let file = File::create(&path).map_err(TrainError::io("create", &path))?;
         let mut trace = RankTrace {
             to: BufWriter::new(file),
             path,
@@ -344,7 +344,7 @@ impl RankTrace {
             &json!({"ph": "C", "pid": self.rank, "name": "device memory", "ts": at, "args": tags}),
         );
         match self.broken.take() {
-            Some(e) => Err(CliError::io("write", &self.path)(e)),
+            Some(e) => Err(TrainError::io("write", &self.path)(e)),
             None => Ok(spans),
         }
     }

@@ -1,8 +1,8 @@
 //! The units of a rank, and the dry runs of those that differ.
 
 use super::optimizer;
-use crate::error::{CliError, Result};
 use crate::model::Source;
+use crate::train_error::{Result, TrainError};
 use crossweave_config::Resolved;
 use crossweave_engine::{DryRun, assign, dry_run};
 use crossweave_hal::{DType, Device};
@@ -21,7 +21,7 @@ pub fn units(source: &Source, r: &Resolved, place: &Place) -> Result<Vec<UnitDec
     assign(&mut units, &optimizer::groups(&r.settings))?;
     still(source.spec.model(), &mut units);
     place_on(&mut units, place)
-        .map_err(|e| CliError::refused(format!("mesh.tp: {e}"), "set it to 1"))?;
+        .map_err(|e| TrainError::refused(format!("mesh.tp: {e}"), "set it to 1"))?;
     Ok(units)
 }
 
