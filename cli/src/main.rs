@@ -28,6 +28,8 @@ mod hub;
 mod infer;
 mod job_error;
 mod layers;
+#[cfg(test)]
+mod listing;
 mod man;
 mod mesh;
 mod model;

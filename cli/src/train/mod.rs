@@ -11,6 +11,8 @@ mod faults;
 mod flows;
 mod folder;
 mod gate;
+#[cfg(test)]
+pub mod listed;
 mod metrics;
 mod offload;
 pub mod optimizer;

@@ -45,7 +45,7 @@ pub struct Job {
     /// Who carries the collectives between processes, or between the back ends of this one.
     carrier: Option<Carrier>,
     /// Which ranks share a library of collectives, where they do not all.
-    islands: Option<Islands>,
+    pub islands: Option<Islands>,
     /// Who computes which ranks.
     pub computes: Vec<Computes>,
     /// Optimizer steps of the whole run.
