@@ -99,8 +99,10 @@ pub struct Processes {
 #[derive(Clone)]
 pub struct Voice {
     store: JobStore,
-    /// Why this process fails has been said.
+    /// Why this process fails has been printed.
     told: Arc<AtomicBool>,
+    /// And the others have been notified.
+    notified: Arc<AtomicBool>,
 }
 
 impl Voice {
@@ -118,14 +120,25 @@ impl Voice {
         }
     }
 
-    /// Says at once why rank `rank` of this process has failed, while its other ranks are still on their way to an end: `error` as it is
-    /// shown, `words` as the others receive them.
-    pub fn report(&self, rank: u32, error: &str, words: &str) {
+    /// Prints why this process fails, unless that is done. Called as soon as it is known: saves in flight, records and traces are
+    /// completed afterwards, which may take long.
+    pub fn say(&self, error: &str) {
         if !self.told.swap(true, SeqCst) {
-            // In one piece, and on its way before the others pass it on: the rank that knows comes first.
+            // In one piece: each is a call of the system that wakes the launcher, which may end this process before the next.
             let line = format!("error: {error}\n");
             eprint!("{line}");
-            std::thread::sleep(FIRST);
+        }
+    }
+
+    /// Prints why rank `rank` of this process has failed, and notifies the other processes: `error` as it is shown, `words` as the others
+    /// receive them. Launchers end this process once the others have ended.
+    pub fn report(&self, rank: u32, error: &str, words: &str) {
+        if !self.notified.swap(true, SeqCst) {
+            if !self.told.load(SeqCst) {
+                self.say(error);
+                // On its way before the others pass it on: the rank that knows comes first.
+                std::thread::sleep(FIRST);
+            }
             self.store.report(rank, words);
         }
     }
@@ -283,6 +296,7 @@ impl Processes {
             voice: Voice {
                 store: store.clone(),
                 told: Arc::default(),
+                notified: Arc::default(),
             },
             store,
             board,

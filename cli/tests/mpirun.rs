@@ -6,9 +6,11 @@ use common::mpi::{
     families, launcher, mpirun, ok, played, plugin, process_of, text, torch_style, wait_for,
 };
 use common::{Scratch, cpu_plugin, losses, records, same};
-use crossweave_tests::system::{Signal, send};
+use crossweave_tests::system::{Signal, pipe, send};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -599,4 +601,37 @@ fn faults_on_purpose_are_named_and_traces_are_whole_between_processes() {
             }
         }
     }
+}
+
+/// What a failed run has to complete may take long: here the timeline goes into a pipe that nobody reads.
+#[test]
+fn an_error_is_printed_before_the_trace_is_complete() {
+    plugin();
+    let s = Scratch::new();
+    let fault = r#"faults=[{"rank": 1, "kind": "stall", "step": 3}]"#;
+    let mut args = vec!["train", "config.json", "--out", "out", "--trace", "t.json"];
+    for set in [fault, "run.comm_timeout_s=1"] {
+        args.extend(["--set", set]);
+    }
+    let mut all = torch_style(&s, 2, &args);
+    let timeline = s.path(&format!("t.json.{}.part", all[0].id()));
+    pipe(&timeline);
+    let (say, said) = channel();
+    let lines = BufReader::new(all[0].stderr.take().expect("a pipe")).lines();
+    let reader = std::thread::spawn(move || {
+        let errors = lines
+            .map_while(Result::ok)
+            .filter(|l| l.starts_with("error: "));
+        errors.for_each(|l| drop(say.send(l)));
+    });
+    let first = said.recv_timeout(Duration::from_secs(120));
+    let timeline = std::fs::read(&timeline).expect("the timeline");
+    for mut process in all {
+        assert!(!process.wait().expect("it ends").success());
+    }
+    reader.join().expect("the lines end");
+    let first = first.expect("a line before the timeline is read");
+    assert!(first.contains("rank 1 did not come to"), "{first}");
+    assert_eq!(said.iter().count(), 0, "it is printed once");
+    assert!(timeline.starts_with(b"{"), "the timeline is written");
 }

@@ -97,9 +97,11 @@ fn one(
         let e = TrainError::on_rank(rank, e);
         let (said, news) = (e.to_string(), !e.is_secondary());
         shared.fail(e);
-        if news && job.local_ranks.here().len() > 1 {
+        match job.local_ranks.here().len() {
+            _ if !news => {}
+            1 => voice.say(&said),
             // The other ranks of this process may take a while, and the others see already that this one is gone.
-            voice.report(rank, &said, &words);
+            _ => voice.report(rank, &said, &words),
         }
     };
     let body = AssertUnwindSafe(|| rank::run(job, shared, rank, &fail));
