@@ -6,7 +6,7 @@
 use crate::common;
 use common::mpi::{families, plugin};
 use common::{Scratch, records};
-use crossweave_tests::system::{Signal, send, send_if_there};
+use crossweave_tests::system::{Signal, send, send_if_there, within};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 const TIMEOUT: u64 = 2;
 /// What the right line may take beyond, on a machine that does nothing else: the long run holds it to that.
 const BEYOND: Duration = Duration::from_millis(1000);
+
+/// A job that has said nothing by then, or does not end, never will, on any machine.
+const HUNG: Duration = Duration::from_secs(600);
 
 /// Imitated hosts, removed in the end.
 struct Hosts {
@@ -43,9 +46,12 @@ impl Hosts {
     fn up(count: u32, vars: &[(&str, &str)]) -> Option<Hosts> {
         let nth = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let nth = nth.map_or(0, |t| t.subsec_nanos()) % 1_000_000;
+        // Several of this process may be made at the same moment.
+        let thread = format!("{:?}", std::thread::current().id());
+        let thread: String = thread.chars().filter(char::is_ascii_digit).collect();
         let hosts = Hosts {
             count,
-            prefix: format!("cwx{}x{nth}-", std::process::id()),
+            prefix: format!("cwx{}x{thread}x{nth}-", std::process::id()),
         };
         match hosts.call(&["up", &count.to_string()], vars) {
             Ok(()) => Some(hosts),
@@ -278,12 +284,7 @@ impl Case<'_> {
             if child.try_wait().expect("ours").is_some() && !text().contains("error: ") {
                 break String::new();
             }
-            assert!(
-                began.elapsed() < Duration::from_secs(90),
-                "{}: {}",
-                self.name(),
-                text()
-            );
+            assert!(began.elapsed() < HUNG, "{}: {}", self.name(), text());
             if metrics.is_file() {
                 let now = records(&s.path("out")).len();
                 if now > steps && !matches!(self.kind, Kind::Stop | Kind::Cut) {
@@ -437,6 +438,15 @@ fn ranks_are_read_out_of_lines() {
     }
 }
 
+/// Plays all scenes at once: most of each is waiting.
+fn at_once<T: Send>(all: impl IntoIterator<Item = T>, play: impl Fn(T) + Sync) {
+    std::thread::scope(|s| {
+        for one in all {
+            s.spawn(|| play(one));
+        }
+    });
+}
+
 fn sets(words: &[&str]) -> Vec<String> {
     words.iter().map(|w| w.to_string()).collect()
 }
@@ -446,18 +456,13 @@ fn meets(hosts: &Hosts, family: &str, each: u32) -> Vec<String> {
     let s = Scratch::new();
     let steps = ["run.checkpoint_every=4", "run.validate_every=4"];
     let mut c = hosts.job(&s, family, each, &args(&sets(&steps), 4));
-    let began = Instant::now();
-    let o = c.output().expect("the launcher starts");
+    let o = within(HUNG, &mut c);
     let said = format!(
         "{}{}",
         String::from_utf8_lossy(&o.stdout),
         String::from_utf8_lossy(&o.stderr)
     );
     assert!(o.status.success(), "{family}: {said}");
-    assert!(
-        began.elapsed() < Duration::from_secs(60),
-        "{family}: {said}"
-    );
     // A validation has a record of its own, without a loss of training.
     let steps = records(&s.path("out")).into_iter();
     let losses = steps.filter(|r| r["loss"].is_number());
@@ -469,13 +474,15 @@ fn meets(hosts: &Hosts, family: &str, each: u32) -> Vec<String> {
 fn hosts_meet_whatever_they_are_called_and_share() {
     plugin();
     let sorts = [("unknown", "common"), ("one", "own")];
-    for (family, (names, shm)) in families().into_iter().zip(sorts) {
-        let vars = [("HOSTS_NAMES", names), ("HOSTS_SHM", shm)];
-        let Some(hosts) = Hosts::up(2, &vars) else {
-            return;
-        };
-        assert_eq!(meets(&hosts, family, 2).len(), 4, "{family}");
-    }
+    at_once(
+        families().into_iter().zip(sorts),
+        |(family, (names, shm))| {
+            let vars = [("HOSTS_NAMES", names), ("HOSTS_SHM", shm)];
+            if let Some(hosts) = Hosts::up(2, &vars) {
+                assert_eq!(meets(&hosts, family, 2).len(), 4, "{family}");
+            }
+        },
+    );
 }
 
 #[test]
@@ -516,7 +523,8 @@ fn the_right_rank_is_named_where_the_checker_does_not_see() {
         (near, None, "mesh.tp=2", Kind::Stall, 3),
         (Site::Hosts, Some(&hosts), "mesh.pp=2", Kind::Cut, 2),
     ];
-    for (family, (site, hosts, layout, kind, rank)) in families().into_iter().zip(cases) {
+    at_once(families().into_iter().zip(cases), |(family, case)| {
+        let (site, hosts, layout, kind, rank) = case;
         let case = Case {
             site,
             family,
@@ -529,7 +537,7 @@ fn the_right_rank_is_named_where_the_checker_does_not_see() {
         };
         let (_, wrong) = case.judge();
         assert_eq!(wrong, None);
-    }
+    });
 }
 
 #[test]
