@@ -1,6 +1,5 @@
 //! Choosing the back end: linked ones by name, others from a plugin file or the plugin path.
 
-use crate::args::BackendArgs;
 use crate::layers;
 use crate::train_error::{Result, TrainError};
 use crossweave_backend_cpu::CpuBackend;
@@ -12,6 +11,17 @@ use crossweave_hal::{Carrier, Device, HostServices, LoadError, Plugin, RawPlugin
 use crossweave_mesh::JobStore;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Which back end computes, where it is not left to the config.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendChoice {
+    /// Its name, in place of `run.backend`.
+    pub name: Option<String>,
+    /// Its plugin file.
+    pub plugin: Option<PathBuf>,
+    /// The layers around it, outermost last: `NAME[=SPEC]`.
+    pub layers: Vec<String>,
+}
 
 /// Names of the back ends that are part of this program.
 pub const LINKED: [&str; 2] = ["cpu", "null"];
@@ -233,17 +243,17 @@ pub fn open_linked(name: &str, host: &HostServices) -> Result<Plugin> {
 ///
 /// # Errors
 /// A name that is nowhere, with what is there; a plugin that cannot be used; a file whose name is not the one asked for; a layer that is none.
-pub fn choose(args: &BackendArgs, configured: &str, host: &HostServices) -> Result<Plugin> {
+pub fn choose(args: &BackendChoice, configured: &str, host: &HostServices) -> Result<Plugin> {
     let plugin = bare(args, configured, host)?;
     check_read(plugin.name(), host)?;
     layers::apply(plugin, &args.layers, host)
 }
 
 /// The same outside of any layer.
-fn bare(args: &BackendArgs, configured: &str, host: &HostServices) -> Result<Plugin> {
+fn bare(args: &BackendChoice, configured: &str, host: &HostServices) -> Result<Plugin> {
     if let Some(path) = &args.plugin {
         let plugin = Plugin::new(load(path, host)?);
-        if let Some(name) = args.backend.as_deref().filter(|n| *n != plugin.name()) {
+        if let Some(name) = args.name.as_deref().filter(|n| *n != plugin.name()) {
             return Err(TrainError::refused(
                 format!(
                     "--plugin {} is the back end \"{}\", and --backend asks for \"{name}\"",
@@ -255,7 +265,7 @@ fn bare(args: &BackendArgs, configured: &str, host: &HostServices) -> Result<Plu
         }
         return Ok(plugin);
     }
-    let name = args.backend.as_deref().unwrap_or(configured);
+    let name = args.name.as_deref().unwrap_or(configured);
     if let Some(raw) = linked(name, host) {
         return Ok(Plugin::new(raw?));
     }

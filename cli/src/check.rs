@@ -1,8 +1,7 @@
 //! `crossweave config check`: what `train` looks at before its first step is looked at, all faults are reported at once, and nothing is begun
 //! or left behind.
 
-use crate::args::BackendArgs;
-use crate::backend;
+use crate::backend::{self, BackendChoice};
 use crate::found::Found;
 use crate::train::{capable, fits, free_folder, graphs, keys, may_become, ready};
 use crate::train_error::{Result, TrainError};
@@ -82,7 +81,7 @@ pub fn check(mut config: Config, ranks: u64) -> Result<String> {
 
 /// The first device of the back end.
 fn device(name: &str, host: &HostServices) -> Result<Device> {
-    let plugin = backend::choose(&BackendArgs::default(), name, host)?;
+    let plugin = backend::choose(&BackendChoice::default(), name, host)?;
     backend::count(&plugin)?;
     Ok(plugin.open(0)?)
 }

@@ -20,7 +20,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         ));
     }
     let host = host(1, None, None);
-    let plugin = choose(&args.backend, "cpu", &host)?;
+    let plugin = choose(&(&args.backend).into(), "cpu", &host)?;
     let model = trained::open(&args.model)?;
     let source = &model.source;
     infer::continues(source)?;

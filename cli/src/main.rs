@@ -6,6 +6,7 @@
 mod adapted;
 mod adapter;
 mod args;
+mod asked;
 mod backend;
 mod backends;
 mod check;
@@ -15,12 +16,15 @@ mod completions;
 mod config_file;
 mod configs;
 mod conform;
+mod counts;
 mod described;
 mod devices;
 mod error;
 mod estimate;
 mod explain;
+mod explore;
 mod flight;
+mod flight_page;
 mod found;
 mod generate;
 mod handshake;
@@ -131,8 +135,8 @@ fn run(command: Command) -> Result<()> {
         _ => crash::guard("crossweave", HOST_ROOM),
     }
     match command {
-        Command::Train(a) => Ok(train::run(a)?),
-        Command::Explore(a) => Ok(train::explore::run(&a)?),
+        Command::Train(a) => Ok(train::run(&a.into())?),
+        Command::Explore(a) => explore::run(&a),
         Command::Probe(a) => Ok(probe::run(&a)?),
         Command::Generate(a) => generate::run(&a),
         Command::Backends(a) => backends::run(&a),
@@ -144,7 +148,7 @@ fn run(command: Command) -> Result<()> {
         Command::Estimate(a) => Ok(estimate::run(&a)?),
         Command::Replay(a) => replay::run(&a),
         Command::Report(a) => reports::run(&a),
-        Command::Flight(a) => Ok(flight::run(&a)?),
+        Command::Flight(a) => flight_page::run(&a),
         Command::Checkpoint { action } => checkpoints::run(action),
         Command::Conform(a) => conform::run(&a),
         Command::Completions { shell } => completions::run(shell),

@@ -1,7 +1,7 @@
 //! The page of `crossweave plan` that is read in ten seconds: memory by tag, one peak, traffic by mesh axis, whether it fits, and what to
 //! change. Everything else is behind `--text`, `--print` and `--json`.
 
-use crate::estimate::show_count;
+use crate::counts::show_count;
 use crossweave_plan::{Facts, StepKind};
 use crossweave_words::Size;
 use serde_json::Value;

@@ -261,7 +261,7 @@ fn images(path: &Path, spec: &ModelSpec, inputs: &Inputs) -> Result<(Vec<f32>, u
 /// Inputs that are damaged or outside the model; a folder that is neither a model's nor a run's; the device. Nothing is written then.
 pub fn run(args: &ProbeArgs) -> Result<()> {
     let host = host(1, None, None);
-    let plugin = choose(&args.backend, "cpu", &host)?;
+    let plugin = choose(&(&args.backend).into(), "cpu", &host)?;
     let mut source = trained::open(&args.model)?.source;
     let inputs = batch(&args.inputs, &source.spec)?;
     let (b, mut t) = (inputs.read.batch, inputs.read.seq);

@@ -1,8 +1,7 @@
 //! `--ranks`: how many ranks, and of which back ends. `4` is four of the run's back end; `cpu:2,./libother.so:1` names a back end for each part,
 //! by name or by plugin file. Ranks that share a plugin are an island, wherever they stand in the list.
 
-use crate::args::BackendArgs;
-use crate::backend;
+use crate::backend::{self, BackendChoice};
 use crate::train_error::{Result, TrainError};
 use crossweave_hal::{CheckerState, Device, HostServices, Plugin};
 pub use crossweave_mesh::rank_words;
@@ -135,12 +134,12 @@ impl LocalRanks {
     /// A back end that cannot be used, with the ranks it was to compute; flags that say which back end a second time.
     pub fn of_parts(
         parts: &[Part],
-        args: &BackendArgs,
+        args: &BackendChoice,
         host: &HostServices,
         (first, board): (u32, &CheckerState),
         before: impl Fn(&str) -> u32,
     ) -> Result<LocalRanks> {
-        if args.plugin.is_some() || args.backend.is_some() {
+        if args.plugin.is_some() || args.name.is_some() {
             let flag = if args.plugin.is_some() {
                 "--plugin"
             } else {
@@ -178,9 +177,9 @@ impl LocalRanks {
             let index = match keys.iter().position(|k| *k == key) {
                 Some(i) => i,
                 None => {
-                    let args = BackendArgs {
+                    let args = BackendChoice {
                         plugin: is_path(&p.name).then(|| p.name.clone().into()),
-                        backend: None,
+                        name: None,
                         layers: args.layers.clone(),
                     };
                     let plugin = backend::choose(&args, &p.name, host).and_then(|plugin| {

@@ -1,43 +1,14 @@
 //! `crossweave replay`: a recorded run's calls on a back end, without model or data, and what comes back compared.
 
-use crate::args::BackendArgs;
+use crate::args::ReplayArgs;
 use crate::backend;
 use crate::error::{CliError, Result};
 use crate::say::say;
-use clap::Args;
 use crossweave_layers::{Compare, Recording, TapeError, replay};
 use serde_json::json;
-use std::path::PathBuf;
 
 /// Differences that are printed.
 const SHOWN: usize = 20;
-
-/// Flags of `replay`.
-#[derive(Clone, Debug, Args)]
-pub struct ReplayArgs {
-    /// What `--layer record=FILE` has written
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-    /// Which back end computes.
-    #[command(flatten)]
-    pub backend: BackendArgs,
-    /// Compare as f32 with this relative tolerance, instead of bitwise
-    #[arg(long, value_name = "X", value_parser = tolerance)]
-    pub rtol: Option<f64>,
-    /// Replay a recording that was cut off as far as it goes
-    #[arg(long)]
-    pub partial: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-fn tolerance(text: &str) -> std::result::Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(x) if x >= 0.0 && x.is_finite() => Ok(x),
-        _ => Err("wanted a number from 0".to_string()),
-    }
-}
 
 /// Runs the command.
 ///
@@ -58,7 +29,7 @@ pub fn run(args: &ReplayArgs) -> Result<()> {
         .filter(|c| c["c"] == "device_open")
         .count();
     let services = backend::host(opened.max(1) as u32, None, None);
-    let plugin = backend::choose(&args.backend, "cpu", &services)?;
+    let plugin = backend::choose(&(&args.backend).into(), "cpu", &services)?;
     let compare = args.rtol.map_or(Compare::Bits, Compare::Relative);
     let mut found = None;
     plugin.layered(|raw| {

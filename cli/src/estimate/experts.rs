@@ -1,7 +1,7 @@
 //! Models with experts that the estimator knows by name: their parameters, and how many fewer than the standard one. What ranks hold of experts is
 //! not estimated, since none are trained here.
 
-use super::show_count;
+use crate::counts::show_count;
 use crossweave_zero::estimate::PUBLISHED;
 use serde_json::{Value, json};
 

@@ -1,20 +1,16 @@
 //! `crossweave estimate`: memory, traffic and time of a model by name, by size, of a config or of a Hugging Face folder, from formulas alone.
 
 mod advice;
-pub mod args;
 mod cut;
 mod experts;
 mod page;
 mod presets;
 mod subject;
 
-pub use args::EstimateArgs;
-pub use presets::{count, show_count};
-
+use crate::args::{AccountingName, EstimateArgs, HomeName, KeepName};
 use crate::devices;
 use crate::say::say;
 use crate::train_error::{Result, TrainError};
-use args::{AccountingName, HomeName, KeepName};
 use crossweave_mesh::{Axis, AxisSet, Topology};
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::*;

@@ -1,9 +1,9 @@
 //! The estimate as JSON and as a page: every figure beside its formula.
 
 use super::advice::advice;
-use super::args::EstimateArgs;
-use super::presets::show_count;
 use super::{Job, cut};
+use crate::args::EstimateArgs;
+use crate::counts::show_count;
 use crossweave_mesh::Axis;
 use crossweave_words::Size;
 use crossweave_zero::ZeroStage;

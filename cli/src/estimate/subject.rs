@@ -1,8 +1,9 @@
 //! What an estimate is of: a preset, a number of parameters, a config file, or a Hugging Face folder of which only `config.json` is read.
 
 use super::cut::{self, Part};
-use super::presets::{PRESETS, Preset, count};
+use super::presets::{PRESETS, Preset};
 use crate::config_file;
+use crate::counts::count;
 use crate::rehearse::Rehearsal;
 use crate::train_error::{Result, TrainError};
 use crossweave_config as config;

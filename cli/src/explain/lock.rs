@@ -1,6 +1,6 @@
 //! Routes as a file to commit: a later run that goes a worse way, or needs more launches, is reported and fails.
 
-use super::{ExplainArgs, collectives, rows};
+use super::{collectives, rows};
 use crate::say::say;
 use crate::train_error::{Result, TrainError};
 use crate::whole;
@@ -233,11 +233,11 @@ impl Difference {
     ///
     /// # Errors
     /// Routes that are worse.
-    pub fn tell(&self, path: &Path, args: &ExplainArgs) -> Result<()> {
+    pub fn tell(&self, path: &Path, json: bool) -> Result<()> {
         let show = |sign: &str, what: &str, lines: &[String]| {
             for l in lines {
                 // Beside `--json` the page must stay JSON.
-                match args.json {
+                match json {
                     true => eprintln!("{sign} {what}: {l}"),
                     false => say!("{sign} {what}: {l}"),
                 }

@@ -8,59 +8,18 @@ mod lock;
 mod rows;
 mod text;
 
-use crate::args::BackendArgs;
-use crate::backend::{self, host, open_linked};
+use crate::args::ExplainArgs;
+use crate::backend::{self, BackendChoice, host, open_linked};
 use crate::config_file;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
 use crate::train_error::{Result, TrainError};
-use clap::Args;
 use crossweave_config::Config;
 use crossweave_engine::{RankSpec, Trainer, dry_run, rehearse};
 use crossweave_hal::CheckerState;
 use crossweave_layers::{Census, Counts, wrap};
 use serde_json::{Value, json};
-use std::path::PathBuf;
-
-/// Flags of `explain`.
-#[derive(Clone, Debug, Args)]
-pub struct ExplainArgs {
-    /// The config
-    #[arg(value_name = "CONFIG.json")]
-    pub config: PathBuf,
-    /// Ranks; default: mesh.dp, else 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=crate::ranks::MOST_PLANNED))]
-    pub ranks: Option<u32>,
-    /// Which back end computes.
-    #[command(flatten)]
-    pub backend: BackendArgs,
-    /// Set a key of the config; may be repeated
-    #[arg(long = "set", value_name = "key.path=value")]
-    pub sets: Vec<String>,
-    /// Peak of the device in TFLOP/s, to estimate what the back end gives no estimate of
-    #[arg(long, value_name = "T", value_parser = positive, requires = "gbps")]
-    pub tflops: Option<f64>,
-    /// Memory bandwidth of the device in GB/s, for the same
-    #[arg(long, value_name = "G", value_parser = positive, requires = "tflops")]
-    pub gbps: Option<f64>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Hold the routes against this file; a worse one is an error
-    #[arg(long, value_name = "FILE")]
-    pub lock: Option<PathBuf>,
-    /// Write the routes to this file
-    #[arg(long, value_name = "FILE")]
-    pub write_lock: Option<PathBuf>,
-}
-
-fn positive(text: &str) -> std::result::Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
-        _ => Err("wanted a number above 0".to_string()),
-    }
-}
 
 /// Keeps what a config sends off the device on it, since the ops of a step are counted where it trains; whether anything was away.
 fn onto_the_device(config: &mut Config) -> Result<bool> {
@@ -87,8 +46,9 @@ fn onto_the_device(config: &mut Config) -> Result<bool> {
 /// # Errors
 /// A config that is wrong; a back end that cannot be used; an op that has no route; routes worse than the lock's.
 pub fn run(args: &ExplainArgs) -> Result<()> {
+    let asked = BackendChoice::from(&args.backend);
     let mut config = config_file::load(&args.config, &args.sets)?;
-    if let Some(name) = &args.backend.backend {
+    if let Some(name) = &asked.name {
         config.set("run.backend", &Value::from(name.as_str()).to_string())?;
     }
     let offloads = onto_the_device(&mut config)?;
@@ -97,7 +57,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     let counts = count(&job, ranks)?;
 
     let services = host(ranks as u32, Some(1), None);
-    let plugin = backend::choose(&args.backend, &job.resolved.settings.run.backend, &services)?;
+    let plugin = backend::choose(&asked, &job.resolved.settings.run.backend, &services)?;
     let device = backend::open_device(&plugin, 0)?;
     let may = job.resolved.settings.run.allow_host_ops;
     if may {
@@ -112,7 +72,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
         "config": args.config.display().to_string(),
         "plugin": {
             "name": plugin.name(), "version": plugin.version(), "vendor": plugin.vendor(),
-            "path": plugin.path().map(|p| p.display().to_string()), "layers": args.backend.layers,
+            "path": plugin.path().map(|p| p.display().to_string()), "layers": asked.layers,
         },
         "device": device.info()?.name,
         "ranks": ranks,
@@ -159,7 +119,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
         eprintln!("wrote {}: {} routes", path.display(), now.routes.len());
     }
     match held {
-        Some((found, path)) => found.tell(path, args),
+        Some((found, path)) => found.tell(path, args.json),
         None => Ok(()),
     }
 }

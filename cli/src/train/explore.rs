@@ -1,4 +1,4 @@
-//! `crossweave explore`: the steps of a config under seeded schedules of its ranks. Nothing is written; what is looked for is a run that
+//! The steps of a config under seeded schedules of its ranks. Nothing is written; what is looked for is a run that
 //! fails, hangs, or ends with other bits than the first.
 //!
 //! A rank's marks are the bits of every step's loss and gradient norm and of a forward after the last update, which sees the parameters.
@@ -6,14 +6,14 @@
 
 use super::offload::with_offload;
 use super::rank::{Ids, count, prepare};
+use super::request::Request;
 use super::setup::{self, Job};
-use crate::args::{ExploreArgs, TrainArgs};
-use crate::ranks::Ranks;
 use crate::start::start;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::{Balance, Fault};
 use crossweave_engine::{MicroBatch, Trainer};
 use crossweave_hal::{Explorer, Found, Order, Played, Rank};
+use std::ops::Range;
 
 /// One figure of a rank: what it is, and its bits.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,12 +22,45 @@ struct Mark {
     bits: u64,
 }
 
-/// Runs the command.
+/// What is explored.
+#[derive(Clone, Debug)]
+pub struct Exploration {
+    /// The run, whose steps are those of each schedule.
+    pub request: Request,
+    /// One schedule each.
+    pub seeds: Range<u64>,
+    /// How a seed chooses the next thread.
+    pub order: Order,
+}
+
+/// What came of it.
+pub enum Explored {
+    /// Every schedule gave the bits of the first.
+    Held {
+        /// Ranks of the job.
+        ranks: u32,
+        /// Optimizer steps under each seed.
+        steps: u64,
+        /// Switches from thread to thread, under all seeds.
+        switches: u64,
+        /// The decisions under the last seed.
+        hash: u64,
+    },
+    /// A schedule under which a rank fails, no thread can run, or a figure has other bits.
+    Failed {
+        /// What failed, and under which schedule.
+        found: Found,
+        /// The faults that the config itself makes, in words.
+        on_purpose: String,
+    },
+}
+
+/// Runs the steps under each seed, until one fails.
 ///
 /// # Errors
-/// A config that does not run at all, and the first schedule under which it fails, with the command that replays it.
-pub fn run(args: &ExploreArgs) -> Result<()> {
-    let mut job = setup::prepare(&train_args(args), None, false)?;
+/// A config that does not run at all, or whose result a clock or a worker of the host decides.
+pub fn explore(what: &Exploration) -> Result<Explored> {
+    let mut job = setup::prepare(&what.request, None, false)?;
     if job.resolved.settings.run.balance() == Some(Balance::Speed) {
         return Err(TrainError::refused(
             "explore: run.balance=\"speed\" divides the batch by clocks, so that no seed could be played again",
@@ -60,71 +93,24 @@ pub fn run(args: &ExploreArgs) -> Result<()> {
             "make `crossweave train` run first",
         ));
     }
-    let chosen = explorer(args.schedule);
-    let seeds = match args.seed {
-        Some(seed) => seed..seed.saturating_add(1),
-        None => 0..args.seeds,
-    };
-    let total = seeds.end - seeds.start;
+    let chosen = explorer(what.order);
     let (mut switches, mut hash) = (0, 0);
-    for seed in seeds {
+    for seed in what.seeds.clone() {
         let played = chosen.play(seed, program)?;
         let differs = || differs(&first, &played).map(|why| played.found(why));
         if let Some(found) = played.failure().or_else(differs) {
-            return Err(failed(args, &found, &on_purpose(&job)));
+            let on_purpose = on_purpose(&job);
+            return Ok(Explored::Failed { found, on_purpose });
         }
         switches += played.account.switches;
         hash = played.account.hash;
     }
-    let one = match args.seed {
-        Some(seed) => format!("seed {seed} (decisions {hash:016x})"),
-        None => format!("{total} seeds"),
-    };
-    println!(
-        "{} ranks, {} steps, schedule {}: {one} held, {switches} switches, the same bits under each",
-        job.ranks, job.steps, args.schedule
-    );
-    Ok(())
-}
-
-fn train_args(args: &ExploreArgs) -> TrainArgs {
-    TrainArgs {
-        config: args.config.clone(),
-        ranks: args.ranks.map(Ranks::Count),
-        backend: args.backend.clone(),
-        sets: args.sets.clone(),
-        steps: Some(args.steps),
-        out: None,
-        resume: None,
-        trace: None,
-        quiet: false,
-        verbose: false,
-    }
-}
-
-/// What to say and to type when a schedule shows a failure.
-fn failed(args: &ExploreArgs, found: &Found, more: &str) -> TrainError {
-    let mut again = format!("crossweave explore {}", args.config.display());
-    if let Some(n) = args.ranks {
-        again += &format!(" --ranks {n}");
-    }
-    if let Some(name) = &args.backend.backend {
-        again += &format!(" --backend {name}");
-    }
-    if let Some(path) = &args.backend.plugin {
-        again += &format!(" --plugin {}", path.display());
-    }
-    for set in &args.sets {
-        again += &format!(" --set '{set}'");
-    }
-    again += &format!(
-        " --steps {} --schedule {} --seed {}",
-        args.steps, found.order, found.seed
-    );
-    TrainError::refused(
-        format!("{found}{more}"),
-        format!("replay it with `{again}`"),
-    )
+    Ok(Explored::Held {
+        ranks: job.ranks,
+        steps: job.steps,
+        switches,
+        hash,
+    })
 }
 
 /// What the config makes go wrong: a rank that stalls only asks again and again as the schedule sees it.

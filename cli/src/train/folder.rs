@@ -2,8 +2,8 @@
 //!
 //! The first process of a job claims it before anything of a run in it is read or written, and holds the claim to its end.
 
+use super::request::Request;
 use super::{metrics, resume};
-use crate::args::TrainArgs;
 use crate::train_error::{Result, TrainError};
 use crossweave_claim::{Claim, ClaimError};
 use crossweave_config::Config;
@@ -50,18 +50,18 @@ impl RunFolder {
     ///
     /// # Errors
     /// Another process writes there; it holds a run, or files that a run would write over; it cannot be written.
-    pub fn choose(args: &TrainArgs, config: &Config) -> Result<RunFolder> {
-        if let Some(dir) = &args.resume {
+    pub fn choose(request: &Request, config: &Config) -> Result<RunFolder> {
+        if let Some(dir) = &request.resume {
             resume::check_holds_run(dir)?;
         }
-        let job = format!("crossweave train {}", args.config.display());
-        let Some(dir) = asked(args, config) else {
-            return fresh(&args.config, &job);
+        let job = format!("crossweave train {}", request.config.display());
+        let Some(dir) = asked(request, config) else {
+            return fresh(&request.config, &job);
         };
         sound("--out ", &dir)?;
         let claim = Claim::folder(&dir, &job)?;
         let same = |from: &Path| Some(from.canonicalize().ok()? == dir.canonicalize().ok()?);
-        let continues = args.resume.as_deref().and_then(same) == Some(true);
+        let continues = request.resume.as_deref().and_then(same) == Some(true);
         if !continues && holds_run(&dir) {
             return Err(taken(&dir));
         }
@@ -163,8 +163,8 @@ fn written_over(dir: &Path, name: &str) -> TrainError {
 }
 
 /// The folder that is named, if one is.
-pub fn asked(args: &TrainArgs, config: &Config) -> Option<PathBuf> {
-    let given = args.out.clone().or_else(|| args.resume.clone());
+pub fn asked(request: &Request, config: &Config) -> Option<PathBuf> {
+    let given = request.out.clone().or_else(|| request.resume.clone());
     given.or_else(|| config.settings.run.out.as_ref().map(PathBuf::from))
 }
 

@@ -22,6 +22,7 @@ mod progress;
 mod rank;
 mod ready;
 mod record;
+mod request;
 mod resume;
 pub mod save;
 mod saves;
@@ -35,7 +36,6 @@ mod trace;
 mod units;
 mod validation;
 
-use crate::args::TrainArgs;
 use crate::flight;
 use crate::processes::Processes;
 use crate::say;
@@ -48,6 +48,7 @@ pub use folder::{free_folder, may_become};
 use gate::Shared;
 pub use offload::with_offload;
 pub use ready::{fits, keys, ready};
+pub use request::{Lines, Request};
 use serde::{Deserialize, Serialize};
 use setup::Job;
 pub use setup::{capable, compute_type, graphs, rank_spec};
@@ -62,22 +63,22 @@ pub use units::units;
 ///
 /// # Errors
 /// Everything that can go wrong with a run; see the crates' error types.
-pub fn run(args: TrainArgs) -> Result<()> {
-    match Processes::join(args.ranks.as_ref())? {
+pub fn run(request: &Request) -> Result<()> {
+    match Processes::join(request.ranks.as_ref())? {
         None => {
             crash::guard("crossweave train", HOST_ROOM);
-            run_here(&args, None)
+            run_here(request, None)
         }
         Some(p) => {
-            let result = run_here(&args, Some(&p));
+            let result = run_here(request, Some(&p));
             p.end(result)
         }
     }
 }
 
 /// Runs the ranks of this process.
-fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
-    let mut job = setup::prepare(args, processes, true)?;
+fn run_here(request: &Request, processes: Option<&Processes>) -> Result<()> {
+    let mut job = setup::prepare(request, processes, true)?;
     if let Some(p) = processes {
         p.agree(&job.out, &job.resolved)?;
         job.rendezvous(p)?;

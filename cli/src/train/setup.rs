@@ -7,11 +7,11 @@ use super::offload::with_offload;
 use super::optimizer;
 use super::ready::{self, Layout, Ready};
 use super::record::{Machine, Origin};
+use super::request::Request;
 use super::resume::{self, Resume};
 use super::specs::{precision, zero_spec};
 use super::trace::TraceSpec;
 use super::units::units;
-use crate::args::TrainArgs;
 use crate::backend;
 use crate::found::{self, Found};
 use crate::model::Source;
@@ -159,7 +159,7 @@ struct Said {
 ///
 /// # Errors
 /// Whatever is wrong with config, data, model, back end or output folder.
-pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) -> Result<Job> {
+pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> Result<Job> {
     // Rank 0 goes first and chooses the folder.
     let folder = match processes.filter(|p| !p.first()) {
         Some(p) => Some(p.folder()?),
@@ -173,7 +173,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         }
         config.set("run.steps", &steps.to_string())?;
     }
-    if let Some(name) = &args.backend.backend {
+    if let Some(name) = &args.backend.name {
         let text = serde_json::Value::from(name.as_str()).to_string();
         config.set("run.backend", &text)?;
     }
@@ -268,11 +268,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         let notes = folder.notes.iter().chain(&resume.notes);
         notes.for_each(|n| eprintln!("note: {n}"));
     }
-    let lines = match (args.quiet, args.verbose) {
-        (true, _) => None,
-        (_, true) => Some(1),
-        _ => resolved.settings.run.log_every.or(Some(1)),
-    };
+    let lines = args.lines.every(resolved.settings.run.log_every);
     let mut job = Job {
         origin,
         computes: local_ranks.backends().map(Computes::of).collect(),
@@ -660,7 +656,7 @@ fn comm_timeout(seconds: f64) -> Duration {
 
 /// The back ends of the ranks of this process.
 fn local_ranks(
-    args: &TrainArgs,
+    args: &Request,
     config: &Config,
     processes: Option<&Processes>,
     ranks: u32,

@@ -26,7 +26,7 @@ pub const CIRCLES: &[Entry] = &[
     Entry { place: "backends/wgpu/src/kernel.rs", ceiling: 2, why: "the text of a kernel is written from its operands' access, which the kernel declares" },
     Entry { place: "checkpoint/src/error.rs", ceiling: 7, why: "one error type names what each reader found, in that reader's own type" },
     Entry { place: "checkpoint/src/load.rs", ceiling: 2, why: "loading verifies a signature, and signing checks the files as loading does" },
-    Entry { place: "cli/src/args.rs", ceiling: 27, why: "arguments of a verb lie beside the verb and are listed in one place; it falls when training is a library" },
+    Entry { place: "cli/src/adapted.rs", ceiling: 20, why: "a model is described by what trained it, and a run by what reports it; it falls when training is a library" },
     Entry { place: "cli/src/estimate/advice.rs", ceiling: 2, why: "the advice lists the stages that the page prints" },
     Entry { place: "cli/src/train/balance.rs", ceiling: 10, why: "the parts of setting a job up share the job that they fill; it falls when training is a library" },
     Entry { place: "collectives/src/by_plan.rs", ceiling: 5, why: "plans, faults and traces are parts of the group on which they act" },
@@ -53,7 +53,7 @@ pub const CIRCLES: &[Entry] = &[
 /// Code lines of crates.
 #[rustfmt::skip]
 pub const CRATE_LINES: &[Entry] = &[
-    Entry { place: "crossweave", ceiling: 18250, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
+    Entry { place: "crossweave", ceiling: 18350, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
     Entry { place: "crossweave-backend-ascend", ceiling: 3300, why: "a run time, operators, fused ones among them, and collectives of one vendor, each declared by hand" },
     Entry { place: "crossweave-backend-cpu", ceiling: 12000, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3250, why: "every collective with its checks, which the CPU back end repeats" },
@@ -88,8 +88,8 @@ pub const FIELDS: &[Entry] = &[
     Entry { place: "backends/gpu/src/nccl/comm.rs: Inner", ceiling: 22, why: "what a communicator shares with the thread that watches it" },
     Entry { place: "backends/mpi/src/comm.rs: Member", ceiling: 20, why: "what a communicator shares with its queued launches" },
     Entry { place: "backends/wgpu/src/encode.rs: Encoder", ceiling: 16, why: "an open command encoder with the pools that it reuses" },
-    Entry { place: "cli/src/args.rs: ConformArgs", ceiling: 23, why: "one field for each flag of the verb" },
-    Entry { place: "cli/src/estimate/args.rs: EstimateArgs", ceiling: 25, why: "one field for each flag of the verb" },
+    Entry { place: "cli/src/args/conform.rs: ConformArgs", ceiling: 23, why: "one field for each flag of the verb" },
+    Entry { place: "cli/src/args/estimate.rs: EstimateArgs", ceiling: 25, why: "one field for each flag of the verb" },
     Entry { place: "cli/src/estimate/mod.rs: Job", ceiling: 22, why: "one field for each input of the formulas" },
     Entry { place: "cli/src/train/setup.rs: Job", ceiling: 23, why: "everything that ranks share; it becomes the library's trainer" },
     Entry { place: "config/src/settings.rs: Run", ceiling: 25, why: "one field for each key of the section" },

@@ -1,5 +1,7 @@
 //! Flags of `crossweave estimate`.
 
+use super::positive;
+use crate::counts::count;
 use clap::{Args, ValueEnum};
 
 /// Bytes per parameter.
@@ -122,7 +124,7 @@ pub struct EstimateArgs {
     #[arg(long)]
     pub time: bool,
     /// Tokens of the run: 300B
-    #[arg(long, value_name = "COUNT", value_parser = super::count)]
+    #[arg(long, value_name = "COUNT", value_parser = count)]
     pub tokens: Option<u64>,
     /// Sustained TFLOP/s of a device, instead of the profile's
     #[arg(long, value_name = "T", value_parser = positive)]
@@ -130,12 +132,4 @@ pub struct EstimateArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// A number above zero, as a flag takes it.
-pub fn positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
-        _ => Err("wanted a number above 0".to_string()),
-    }
 }

@@ -1,0 +1,60 @@
+//! What a command line asks for, as the plain values that preparing and running a job take.
+
+use crate::args::{BackendArgs, ExploreArgs, TrainArgs};
+use crate::backend::BackendChoice;
+use crate::ranks::Ranks;
+use crate::train::explore::Exploration;
+use crate::train::{Lines, Request};
+
+impl From<&BackendArgs> for BackendChoice {
+    fn from(args: &BackendArgs) -> BackendChoice {
+        BackendChoice {
+            name: args.backend.clone(),
+            plugin: args.plugin.clone(),
+            layers: args.layers.clone(),
+        }
+    }
+}
+
+impl From<TrainArgs> for Request {
+    fn from(args: TrainArgs) -> Request {
+        Request {
+            backend: BackendChoice::from(&args.backend),
+            config: args.config,
+            sets: args.sets,
+            ranks: args.ranks,
+            steps: args.steps,
+            out: args.out,
+            resume: args.resume,
+            trace: args.trace,
+            lines: match (args.quiet, args.verbose) {
+                (true, _) => Lines::Quiet,
+                (_, true) => Lines::Each,
+                _ => Lines::Configured,
+            },
+        }
+    }
+}
+
+impl From<&ExploreArgs> for Exploration {
+    fn from(args: &ExploreArgs) -> Exploration {
+        Exploration {
+            request: Request {
+                config: args.config.clone(),
+                sets: args.sets.clone(),
+                ranks: args.ranks.map(Ranks::Count),
+                backend: BackendChoice::from(&args.backend),
+                steps: Some(args.steps),
+                out: None,
+                resume: None,
+                trace: None,
+                lines: Lines::Configured,
+            },
+            seeds: match args.seed {
+                Some(seed) => seed..seed.saturating_add(1),
+                None => 0..args.seeds,
+            },
+            order: args.schedule,
+        }
+    }
+}
