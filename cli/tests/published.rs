@@ -74,8 +74,9 @@ type Case = (
     &'static [&'static str],
 );
 const LM: &str = "lm_head.weight";
+const INV_FREQ: &[&str] = &["model.layers.0.self_attn.rotary_emb.inv_freq"];
 const EMBED: Option<(&str, &str)> = Some((LM, "model.embed_tokens.weight"));
-const CASES: [Case; 25] = [
+const CASES: [Case; 36] = [
     (
         "gpt2-tied",
         "transformer.",
@@ -195,6 +196,26 @@ const CASES: [Case; 25] = [
     ),
     ("glm-v5", "model.", EMBED, &["model.rotary_emb.inv_freq"]),
     ("glm4-v4", "model.", None, &["model.rotary_emb.inv_freq"]),
+    ("arcee-v4", "model.", EMBED, INV_FREQ),
+    ("seed-oss-v5", "model.", EMBED, INV_FREQ),
+    ("smollm3-v4", "model.", EMBED, INV_FREQ),
+    ("ernie4-5-v4", "model.", EMBED, INV_FREQ),
+    ("hunyuan-v5", "model.", EMBED, INV_FREQ),
+    ("olmo3-v5", "model.", EMBED, INV_FREQ),
+    ("exaone4-v5", "model.", EMBED, INV_FREQ),
+    ("nemotron-v5", "model.", EMBED, INV_FREQ),
+    ("ministral-v5", "model.", EMBED, INV_FREQ),
+    ("ministral3-window", "model.", EMBED, INV_FREQ),
+    (
+        "gptj-v4",
+        "transformer.",
+        None,
+        &[
+            "transformer.h.0.attn.bias",
+            "h.1.attn.bias",
+            "h.1.attn.masked_bias",
+        ],
+    ),
     (
         "bert-v4",
         "bert.",

@@ -300,8 +300,14 @@ const fn field(k: &Key) -> Field {
         family::Kind::Activation => Kind::Word(family::keys::ACTIVATION_NAMES),
         family::Kind::FeedForward => Kind::Text { empty: false },
         family::Kind::Scaling => Kind::Section(&ROPE_SCALING),
+        // A word needs kinds of layers, which only folders have.
+        family::Kind::Pattern => Kind::Int {
+            min: 1,
+            max: family::keys::IDS,
+        },
         // Of folders only.
         family::Kind::Layers
+        | family::Kind::Bits
         | family::Kind::Classes(_)
         | family::Kind::Keys
         | family::Kind::Place

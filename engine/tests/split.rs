@@ -88,11 +88,18 @@ fn every_family_that_can_be_cut_trains_as_on_one_rank() {
         }
     }
     // Falcon has one key-value head here, and the others norm with parameters of all heads.
-    let kept = ["falcon-v4", "olmo2-v4", "olmo2-v5", "stablelm-norms"];
+    let kept = [
+        "falcon-v4",
+        "olmo2-v4",
+        "olmo2-v5",
+        "olmo3-v4",
+        "olmo3-v5",
+        "stablelm-norms",
+    ];
     assert_eq!(refused, kept.map(String::from).into());
     // BERT, T5 and LLaVA read other rows: `cli/tests/split.rs`.
-    let all = "bloom cohere cohere2 falcon gemma gemma2 gemma3_text glm glm4 gpt2 gpt_neox granite llama mistral opt phi phi3 qwen2 \
-               qwen3 stablelm starcoder2";
+    let all = "arcee bloom cohere cohere2 ernie4_5 exaone4 falcon gemma gemma2 gemma3_text glm glm4 gpt2 gpt_neox gptj granite \
+               hunyuan_v1_dense llama ministral ministral3 mistral nemotron opt phi phi3 qwen2 qwen3 seed_oss smollm3 stablelm starcoder2";
     assert_eq!(cut, all.split_whitespace().collect());
 }
 

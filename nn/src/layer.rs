@@ -19,11 +19,11 @@ struct Norms {
     sum: Option<Normed>,
 }
 
-/// Tables of angles among the constants of the block: those of short sequences, and of longer ones where they differ.
+/// Tables of angles among the constants of the block, of queries and of keys: those of short sequences, and of longer ones where they differ.
 #[derive(Clone, Copy)]
 struct Turn {
-    short: [usize; 2],
-    long: Option<(u64, [usize; 2])>,
+    short: [[usize; 2]; 2],
+    long: Option<(u64, [[usize; 2]; 2])>,
     interleaved: bool,
 }
 
@@ -32,6 +32,8 @@ struct Attention {
     /// Fewer key-value heads than ranks: so many, which every rank computes, and of which it takes that of its queries.
     shared_heads: Option<u64>,
     qk_norm: Option<[HeadNormed; 2]>,
+    /// The norms stand behind the rotation.
+    rotates_first: bool,
     turn: Option<Turn>,
     /// The line of biases by distance of the longest sequence, among the constants.
     alibi: Option<usize>,
@@ -82,7 +84,7 @@ struct Layer {
 /// Tables that layers share: one of each rotation, one of the biases by distance.
 #[derive(Default)]
 struct Shared {
-    turns: Vec<(Rotary, Tables, Option<Tables>)>,
+    turns: Vec<(Rotary, [Tables; 2], Option<[Tables; 2]>)>,
     alibi: Option<Arc<[f32]>>,
 }
 
@@ -227,6 +229,7 @@ fn attention(
         qkv,
         shared_heads,
         qk_norm,
+        rotates_first: a.rotates_first,
         turn,
         alibi,
         buckets,
@@ -300,15 +303,24 @@ impl Shared {
         let at = self.turns.iter().position(|(one, ..)| one == r);
         let at = at.unwrap_or_else(|| {
             let turning = r.turning().filter(|t| *t < m.positions);
-            let short = r.tables(turning.unwrap_or(m.positions));
-            let long = turning.map(|_| r.tables(m.positions));
+            let short = r.both(turning.unwrap_or(m.positions));
+            let long = turning.map(|_| r.both(m.positions));
             self.turns.push((r.clone(), short, long));
             self.turns.len() - 1
         });
         let (_, short, long) = &self.turns[at];
-        let mut put = |t: &Tables| {
+        let mut one = |t: &Tables| {
             let rows = t.0.len() as u64 / (r.dim / 2).max(1);
             [&t.0, &t.1].map(|t| d.u.constant(&[rows, r.dim / 2], t.clone()))
+        };
+        let mut put = |[q, k]: &[Tables; 2]| {
+            let of_k = one(k);
+            let of_q = if Arc::ptr_eq(&q.0, &k.0) {
+                of_k
+            } else {
+                one(q)
+            };
+            [of_q, of_k]
         };
         Turn {
             short: put(short),
@@ -344,24 +356,31 @@ fn slopes(heads: u64) -> Vec<f64> {
 }
 
 impl Attention {
+    /// Queries and keys behind their norms, where these stand `here`.
+    fn normed(&self, cx: &mut Cx<'_>, [q, k]: [Var; 2], here: bool) -> Result<[Var; 2]> {
+        match &self.qk_norm {
+            Some([of_q, of_k]) if here => Ok([of_q.run(cx, q)?, of_k.run(cx, k)?]),
+            _ => Ok([q, k]),
+        }
+    }
+
     /// Queries, keys and values, normed and rotated.
     fn inputs(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], n: Var) -> Result<[Var; 3]> {
         let p = self.qkv.run(cx, adapters, n)?;
         let (mut q, mut k) = (p[0], p[1]);
-        if let Some([of_q, of_k]) = &self.qk_norm {
-            (q, k) = (of_q.run(cx, q)?, of_k.run(cx, k)?);
-        }
+        [q, k] = self.normed(cx, [q, k], !self.rotates_first)?;
         if let Some(turn) = self.turn {
             let t = cx.val(q)?.shape().dims()[1];
             let at = match turn.long {
                 Some((most, long)) if t > most => long,
                 _ => turn.short,
             };
-            let [cos, sin] = at.map(|i| &cx.env.consts[i]);
-            q = cx.rope(q, self.spec.heads, cos, sin, turn.interleaved)?;
+            let [of_q, of_k] = at.map(|both| both.map(|i| &cx.env.consts[i]));
+            q = cx.rope(q, self.spec.heads, of_q[0], of_q[1], turn.interleaved)?;
             let heads = self.shared_heads.unwrap_or(self.spec.kv_heads);
-            k = cx.rope(k, heads, cos, sin, turn.interleaved)?;
+            k = cx.rope(k, heads, of_k[0], of_k[1], turn.interleaved)?;
         }
+        [q, k] = self.normed(cx, [q, k], self.rotates_first)?;
         match self.shared_heads {
             Some(n) => Ok([q, own_head(cx, k, n)?, own_head(cx, p[2], n)?]),
             None => Ok([q, k, p[2]]),

@@ -297,11 +297,11 @@ impl<'a, 'u> Declare<'a, 'u> {
 
     /// A norm over `width` elements, or over each of `heads` heads of that width.
     pub fn norm(&mut self, n: &Norm, width: u64, heads: u64) -> Normed {
-        let plus_one = n.kind == NormKind::RmsPlusOne;
+        let plus_one = matches!(n.kind, NormKind::RmsPlusOne | NormKind::LayerPlusOne);
         let ones = if plus_one { Init::Zeros } else { Init::Ones };
         let w = self.u.param(&format!("{}.weight", n.name), &[width], ones);
-        let layer = matches!(n.kind, NormKind::Layer | NormKind::LayerNoBias);
-        let bias = n.kind == NormKind::Layer;
+        let bias = matches!(n.kind, NormKind::Layer | NormKind::LayerPlusOne);
+        let layer = bias || n.kind == NormKind::LayerNoBias;
         let b = format!("{}.bias", n.name);
         Normed {
             w,

@@ -348,10 +348,106 @@ def llava(d):
     d.cls = "LlavaForConditionalGeneration"
 
 
+def arcee(d):
+    d.sizes(), d.heads(), d.rope(), d.eps("rms_norm_eps")
+    d.keys |= dict(hidden_act=d.act("relu2"), attention_bias=d.maybe(0.4), mlp_bias=d.maybe(0.4), pad_token_id=d.pad())
+
+
+def seed_oss(d):
+    d.sizes(), d.heads(), d.rope(), d.eps("rms_norm_eps")
+    d.keys.setdefault("head_dim", d.dim)
+    d.keys |= dict(hidden_act=d.act("silu"), attention_bias=d.maybe(0.6), attention_out_bias=d.maybe(0.4), mlp_bias=d.maybe(0.4),
+                   pad_token_id=d.pad())
+
+
+def smollm3(d):
+    d.sizes(), d.heads(explicit=False), d.rope(), d.eps("rms_norm_eps")
+    d.keys |= dict(hidden_act=d.act("silu"), attention_bias=d.maybe(0.3), mlp_bias=d.maybe(0.3), pad_token_id=d.pad(),
+                   no_rope_layer_interval=d.r.choice([1, 2, 3, 4]), use_sliding_window=d.maybe(0.5), sliding_window=d.window())
+    if d.maybe(0.4):
+        d.keys["no_rope_layers"] = [d.r.choice([0, 1]) for _ in range(d.layers)]
+    if d.maybe(0.3):
+        d.keys["layer_types"] = d.kinds()
+
+
+def ernie4_5(d):
+    d.sizes(), d.heads(), d.rope(), d.eps("rms_norm_eps")
+    d.keys.setdefault("head_dim", d.dim)
+    d.keys |= dict(hidden_act=d.act("silu"), use_bias=d.maybe(0.4), pad_token_id=d.pad())
+
+
+def hunyuan(d):
+    d.sizes(), d.heads(), d.rope(), d.eps("rms_norm_eps")
+    d.keys.setdefault("head_dim", d.dim)
+    d.keys |= dict(hidden_act=d.act("silu"), attention_bias=d.maybe(0.4), pad_token_id=d.pad())
+    scaling = d.keys.get("rope_scaling") or d.keys.get("rope_parameters") or {}
+    if scaling.get("rope_type") == "dynamic" and d.dim > 2:
+        scaling["alpha"] = d.r.choice([1.0, 3.0, 1000.0])
+
+
+def olmo3(d):
+    olmo2(d)
+    d.layers = d.keys["num_hidden_layers"] = d.r.choice([1, 2, 3, 4, 5])
+    for key in ("rope_parameters", "rope_scaling", "rope_theta"):
+        d.keys.pop(key, None)
+    scaling = d.scaling() if d.maybe(0.5) else dict(rope_type="default")
+    near, full = d.r.choice([10.0, 500000.0]), d.r.choice([100.0, 500000.0])
+    if MAJOR >= 5 and d.maybe(0.7):
+        d.keys["rope_parameters"] = dict(full_attention=scaling | dict(rope_theta=full), sliding_attention=dict(rope_type="default", rope_theta=near))
+    else:
+        d.keys |= dict(rope_theta=full) | (dict(rope_scaling=scaling) if len(scaling) > 1 else {})
+    d.keys["sliding_window"] = d.r.choice([1, 2, 5, 16, 4096])
+    if d.maybe(0.5):
+        d.keys["layer_types"] = d.kinds()
+
+
+def exaone4(d):
+    d.sizes(), d.heads(), d.rope(), d.eps("rms_norm_eps")
+    d.keys |= dict(hidden_act=d.act("silu"), pad_token_id=d.pad(), sliding_window=d.window(), sliding_window_pattern=d.r.choice([1, 2, 3, 4]))
+    if d.keys["sliding_window"] is None or d.maybe(0.5):
+        d.keys["layer_types"] = d.kinds() if d.keys["sliding_window"] else ["full_attention"] * d.layers
+        d.keys["sliding_window_pattern"] = d.r.choice([None, "LLLG", 2])
+
+
+def nemotron(d):
+    d.sizes(), d.heads(partial=(0.5, 1.0, 0.25, 0.75)), d.eps("norm_eps")
+    d.rope(partial_rotary_factor=d.part)
+    d.keys |= dict(hidden_act=d.act("relu2"), attention_bias=d.maybe(0.4), mlp_bias=d.maybe(0.4), pad_token_id=d.pad())
+
+
+def ministral(d):
+    mistral(d)
+    d.keys["sliding_window"] = d.r.choice([1, 2, 5, 16, 4096])
+    d.keys.setdefault("head_dim", d.dim)
+    if d.maybe(0.5):
+        d.keys["layer_types"] = d.kinds()
+
+
+def ministral3(d):
+    mistral(d)
+    d.keys.setdefault("head_dim", d.dim)
+    d.keys["pad_token_id"] = d.pad()
+    scaling = d.keys.get("rope_scaling") or d.keys.get("rope_parameters")
+    if scaling:
+        scaling.setdefault("original_max_position_embeddings", d.r.choice([3, 6, 16]))
+        scaling["llama_4_scaling_beta"] = d.r.choice([0.1, 0.5])
+
+
+def gptj(d):
+    r, heads, dim = d.r, d.r.choice([1, 2, 3, 4]), d.r.choice([2, 4, 6, 8, 5])
+    d.keys |= dict(vocab_size=r.choice([17, 32]), n_positions=d.positions, n_embd=heads * dim, n_layer=d.layers, n_head=heads,
+                   rotary_dim=r.choice([k for k in (2, 4, 6, 8) if k <= dim]), n_inner=r.choice([None, 12, 33]),
+                   activation_function=d.act("gelu_new"), tie_word_embeddings=d.maybe(0.4))
+    d.eps("layer_norm_epsilon")
+
+
 FAMILIES = dict(gpt2=gpt2, llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gemma2=gemma2, gemma3_text=gemma3_text,
                 phi3=phi3, olmo2=olmo2, gpt_neox=gpt_neox, bloom=bloom, glm4=glm4, gemma=gemma1, granite=granite,
                 stablelm=stablelm, starcoder2=starcoder2, phi=phi, cohere=cohere, cohere2=cohere2, glm=glm, opt=opt,
-                falcon=falcon, bert=bert, t5=t5, llava=llava)
+                falcon=falcon, bert=bert, t5=t5, llava=llava, arcee=arcee, seed_oss=seed_oss, smollm3=smollm3, ernie4_5=ernie4_5,
+                hunyuan_v1_dense=hunyuan, olmo3=olmo3, exaone4=exaone4, nemotron=nemotron, ministral=ministral, gptj=gptj)
+if MAJOR >= 5:
+    FAMILIES["ministral3"] = ministral3
 
 
 def disturb(d, config):

@@ -246,7 +246,7 @@ def undetermined(case, name):
     which Adam scales up to full steps: the bias after training is no property of the model."""
     fused = dict(gpt2="attn.c_attn.bias", gpt_neox="query_key_value.bias", bloom="query_key_value.bias", bert="self.key.bias",
                  llava="self_attn.k_proj.bias" if "vision_tower" in name else " ")
-    partial = ("glm", "glm4", "opt", "phi", "stablelm", "cohere2")
+    partial = ("glm", "glm4", "opt", "phi", "stablelm", "cohere2", "smollm3", "nemotron")
     ends = ("k_proj.bias", "k_layernorm.bias") if case.family in partial else " "
     return name.endswith(fused.get(case.family, ends))
 

@@ -24,13 +24,17 @@ CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="Mistra
                bloom="BloomForCausalLM", falcon="FalconForCausalLM", stablelm="StableLmForCausalLM", starcoder2="Starcoder2ForCausalLM",
                cohere="CohereForCausalLM", cohere2="Cohere2ForCausalLM", granite="GraniteForCausalLM", glm="GlmForCausalLM",
                glm4="Glm4ForCausalLM", bert="BertForPreTraining BertForMaskedLM", t5="T5ForConditionalGeneration",
-               llava="LlavaForConditionalGeneration", clip_vision_model="CLIPVisionModel")
+               llava="LlavaForConditionalGeneration", clip_vision_model="CLIPVisionModel", arcee="ArceeForCausalLM",
+               seed_oss="SeedOssForCausalLM", smollm3="SmolLM3ForCausalLM", ernie4_5="Ernie4_5ForCausalLM",
+               hunyuan_v1_dense="HunYuanDenseV1ForCausalLM", olmo3="Olmo3ForCausalLM", exaone4="Exaone4ForCausalLM",
+               nemotron="NemotronForCausalLM", ministral="MinistralForCausalLM", ministral3="Ministral3ForCausalLM", gptj="GPTJForCausalLM",
+               mt5="MT5ForConditionalGeneration")
 # What only loading, saving, generating, caches, devices and outputs read; no figure of a model depends on it.
 RUNTIME = set("""_attn_implementation _attn_implementation_internal _experts_implementation_internal _heterogeneity_spec _output_attentions
 attribute_map base_model_ep_plan base_model_fsdp_plan base_model_pp_plan base_model_tp_plan decoder default_theta generator
 gradient_checkpointing is_heterogeneous kv_sharing_modes num_kv_shared_layers output_attentions output_hidden_states
 output_cross_attentions return_dict use_return_dict use_cache text_encoder name_or_path torchscript vision_aspect_ratio num_labels
-problem_type eos_token_id dtype loss_type _name_or_path _experts_implementation""".split())
+problem_type eos_token_id dtype _rope_type_labels default_rope_type loss_type _name_or_path _experts_implementation""".split())
 # Only what a model that is not loaded from a folder starts with.
 RUNTIME |= {"initializer_range", "initializer_factor", "init_std"}
 # What is taken where the class has no such attribute.
@@ -105,7 +109,8 @@ def is_key(name, config_class):
 TINY = dict(vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, max_position_embeddings=32,
             num_key_value_heads=2, head_dim=8, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=0)
 OWN = dict(gpt2=dict(n_embd=16, n_layer=2, n_head=2, n_positions=32), bloom=dict(n_layer=2, n_head=2), opt=dict(ffn_dim=24, word_embed_proj_dim=16),
-           t5=dict(d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2), falcon={}, clip_vision_model=dict(image_size=8, patch_size=4))
+           t5=dict(d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2), mt5=dict(d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2),
+           gptj=dict(n_embd=16, n_layer=2, n_head=2, n_positions=32, rotary_dim=4), falcon={}, clip_vision_model=dict(image_size=8, patch_size=4))
 
 
 def watched(family, config_class):
@@ -113,10 +118,10 @@ def watched(family, config_class):
     if family in ("llava", "clip_vision_model"):
         return set()
     keys = dict(TINY)
-    if family in ("gpt2", "bloom", "t5", "falcon"):
+    if family in ("gpt2", "bloom", "t5", "falcon", "gptj", "mt5"):
         for k in ("head_dim", "num_key_value_heads", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"):
             keys.pop(k)
-        keys.pop("hidden_size") if family in ("gpt2", "t5") else None
+        keys.pop("hidden_size") if family in ("gpt2", "t5", "gptj", "mt5") else None
     if family == "falcon":
         keys |= dict(num_hidden_layers=2, num_attention_heads=2)
     config = config_class(use_cache=False, **(keys | OWN.get(family, {})))
@@ -156,6 +161,8 @@ def family_reads(family):
 def collect(out):
     families = {}
     for family in CLASSES:
+        if not hasattr(transformers, CLASSES[family].split()[0]):
+            continue  # newer than this version
         plain = transformers.AutoConfig.for_model(family)
         # Names of the first files that config classes still take.
         aliases = dict(type(plain).attribute_map) | ({"n_embed": "hidden_size"} if family in ("bloom", "falcon") else {})
@@ -186,7 +193,7 @@ def table(files):
 
     print("pub const READS: &[(&str, &str, &str)] = &[")
     for family in CLASSES:
-        each = [a["families"][family] for a in all_of]
+        each = [a["families"][family] for a in all_of if family in a["families"]]
         keys = sorted(set().union(*(e["reads"] for e in each)))
         names = {k: v for e in each for k, v in e["aliases"].items()}
         words = wrapped([one(k, [e["reads"].get(k) for e in each]) for k in keys])

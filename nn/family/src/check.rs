@@ -88,6 +88,19 @@ impl Key {
                     all.join(", ")
                 )),
             },
+            Kind::Bits => match v.as_array() {
+                Some(all) if all.iter().all(|b| b.as_u64().is_some_and(|b| b < 2)) => Ok(()),
+                _ => bad(format!("{v} is not a list of 0 and 1")),
+            },
+            Kind::Pattern => match (v.as_u64(), v.as_str()) {
+                (Some(n), _) if (0..=IDS).contains(&n) => Ok(()),
+                (_, Some(word)) if !word.is_empty() && word.chars().all(|c| "LG".contains(c)) => {
+                    Ok(())
+                }
+                _ => bad(format!(
+                    "{v} is neither a whole number nor a word of L and G"
+                )),
+            },
             Kind::Only(value) => match serde_json::from_str::<Value>(value) {
                 Ok(one) if same(&one, v) => Ok(()),
                 _ => bad(format!("{v} is not available; only {value} is")),

@@ -177,6 +177,8 @@ pub enum NormKind {
     Rms,
     /// RMS norm scaled by `1 + w` (Gemma).
     RmsPlusOne,
+    /// Layer norm with a bias, scaled by `1 + w` (Nemotron).
+    LayerPlusOne,
 }
 
 /// A linear layer; its sizes follow from its place.
@@ -276,6 +278,8 @@ pub struct Attention {
     pub dropout: f64,
     /// Norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
+    /// They stand behind the rotation.
+    pub rotates_first: bool,
     /// Positions.
     pub positions: Positions,
 }

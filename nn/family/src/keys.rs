@@ -56,6 +56,10 @@ pub enum Kind {
     Place,
     /// One of these words.
     Word(&'static [&'static str]),
+    /// For each layer 0 or 1.
+    Bits,
+    /// A whole number, or a word of L and G.
+    Pattern,
     /// Nothing else than this value (JSON) is available.
     Only(&'static str),
 }
@@ -200,6 +204,14 @@ pub const fn classes(all: &'static [&'static str], default: &'static str) -> Key
     let doc = "class in transformers";
     key("architectures", Kind::Classes(all), default, doc).unasked()
 }
+/// For each layer 0 or 1.
+pub const fn bits(name: &'static str, doc: &'static str) -> Key {
+    key(name, Kind::Bits, "", doc).unasked()
+}
+/// After how many layers one differs.
+pub const fn pattern(name: &'static str, default: &'static str, doc: &'static str) -> Key {
+    key(name, Kind::Pattern, default, doc).nullable()
+}
 /// Part of a head that rotates.
 pub const fn rotated(name: &'static str, default: &'static str) -> Key {
     let doc = "part of a head's elements that rotate, the first ones";
@@ -316,8 +328,9 @@ pub const ACTIVATION_NAMES: &[&str] = &{
 };
 
 /// Names of what norms add to the variance or the mean square.
-pub(crate) const EPS: [&str; 4] = [
+pub(crate) const EPS: [&str; 5] = [
     "rms_norm_eps",
+    "norm_eps",
     "layer_norm_eps",
     "norm_epsilon",
     "layer_norm_epsilon",
@@ -453,6 +466,43 @@ impl Config {
                 "layer_types",
                 format!("{other:?} is not available; full_attention and sliding_attention are"),
             ),
+        }
+    }
+    /// What a list of bits says of layer `l`; `None` where it is not given.
+    ///
+    /// # Errors
+    /// A list that is shorter than the layers.
+    pub fn bit(&self, name: &str, l: u64) -> Result<Option<bool>, ConfigError> {
+        let Some(Value::Array(all)) = self.get(name) else {
+            return Ok(None);
+        };
+        match all.get(l as usize).and_then(Value::as_u64) {
+            Some(bit) => Ok(Some(bit != 0)),
+            None => {
+                let layers = self.int(self.family.roles.layers)?;
+                bad(name, format!("{} values for {layers} layers", all.len()))
+            }
+        }
+    }
+    /// After how many layers one differs.
+    ///
+    /// # Errors
+    /// Absent, 0, or a word.
+    pub fn every(&self, name: &str) -> Result<u64, ConfigError> {
+        match self.get(name) {
+            Some(Value::String(word)) => bad(
+                name,
+                format!(
+                    "\"{word}\" says nothing without layer_types, in transformers too: give layer_types"
+                ),
+            ),
+            _ => match self.int(name)? {
+                0 => bad(
+                    name,
+                    "0 says nothing without layer_types, in transformers too: give layer_types",
+                ),
+                n => Ok(n),
+            },
         }
     }
     /// The token whose row does not learn where it is looked up.

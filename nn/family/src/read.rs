@@ -40,7 +40,7 @@ impl Config {
     ) -> Result<Config, ConfigError> {
         let (mut map, mut none, mut strange) = (Map::new(), vec![], vec![]);
         let given = without_parameters(family, &strangers::own_names(family, json)?)?;
-        strangers::says_enough(family, &given)?;
+        strangers::says_enough(family, json, &given)?;
         for (name, value) in &given {
             match family.key(name) {
                 Some(row) if value.is_null() && row.nullable => none.push(row.name),
@@ -166,6 +166,7 @@ fn without_parameters(
     if p.values().any(Value::is_object) {
         return (family.nested)(out, p);
     }
+    strangers::flat(family)?;
     for (inner, name) in [("rope_theta", theta), ("partial_rotary_factor", part)] {
         let whole = family.key(name).is_none() && p.get(inner) == Some(&json!(1.0));
         let Some(v) = p.remove(inner).filter(|v| !v.is_null() && !whole) else {
@@ -174,7 +175,10 @@ fn without_parameters(
         laid(&mut out, name, v)?;
     }
     let kind = p.get("rope_type").or(p.get("type")).and_then(Value::as_str);
-    if matches!(kind, None | Some("default")) {
+    let scaled_if_absent = family
+        .key("rope_scaling")
+        .is_some_and(|k| !k.default.is_empty());
+    if matches!(kind, None | Some("default")) && !scaled_if_absent {
         return Ok(out);
     }
     scaled(out, Value::Object(p))

@@ -165,4 +165,71 @@ pub const READS: &[(&str, &str, &str)] = &[
         "attention_dropout=0.0 chunk_size_feed_forward=0 compression_config hidden_act=\"quick_gelu\" hidden_size=768 image_size=224 \
          intermediate_size=3072 is_encoder_decoder=false layer_norm_eps=1e-05 num_attention_heads=12 num_channels=3 num_hidden_layers=12 \
          patch_size=32 per_layer_config pruned_heads quantization_config tie_encoder_decoder=false"),
+    ("arcee", "",
+        "attention_bias=false attention_dropout=0.0 chunk_size_feed_forward=0 compression_config head_dim=80 hidden_act=\"relu2\" \
+         hidden_size=2560 intermediate_size=18432 is_causal=true is_encoder_decoder=false max_position_embeddings=4096 mlp_bias=false \
+         num_attention_heads=32 num_hidden_layers=32 num_key_value_heads=32 original_max_position_embeddings pad_token_id \
+         partial_rotary_factor=1.0 per_layer_config pruned_heads quantization_config rms_norm_eps=1e-05 rope_parameters rope_scaling \
+         rope_theta=10000.0 tie_encoder_decoder=false tie_word_embeddings=false vocab_size=32000"),
+    ("seed_oss", "",
+        "attention_bias=true attention_dropout=0.1 attention_out_bias=false chunk_size_feed_forward=0 compression_config head_dim=128 \
+         hidden_act=\"silu\" hidden_size=4096 intermediate_size=27648 is_causal=true is_encoder_decoder=false \
+         max_position_embeddings=524288 mlp_bias=false num_attention_heads=80 num_hidden_layers=64 num_key_value_heads=8 \
+         original_max_position_embeddings pad_token_id=1 partial_rotary_factor=1.0 per_layer_config pruned_heads quantization_config \
+         residual_dropout=0.1 rms_norm_eps=1e-06 rope_parameters rope_scaling rope_theta=10000.0 tie_encoder_decoder=false \
+         tie_word_embeddings=false vocab_size=155136"),
+    ("smollm3", "",
+        "attention_bias=false attention_dropout=0.0 chunk_size_feed_forward=0 compression_config head_dim hidden_act=\"silu\" \
+         hidden_size=2048 intermediate_size=11008 is_causal=true is_encoder_decoder=false layer_types max_position_embeddings=32768 \
+         mlp_bias=false no_rope_layer_interval=4 no_rope_layers num_attention_heads=16 num_hidden_layers=36 num_key_value_heads=4 \
+         original_max_position_embeddings pad_token_id=128004 partial_rotary_factor=1.0 per_layer_config pruned_heads quantization_config \
+         rms_norm_eps=1e-06 rope_parameters rope_scaling rope_theta=2000000.0 sliding_window tie_encoder_decoder=false \
+         tie_word_embeddings=true use_sliding_window=false vocab_size=128256"),
+    ("ernie4_5", "",
+        "chunk_size_feed_forward=0 compression_config head_dim=128 hidden_act=\"silu\" hidden_size=1024 intermediate_size=3072 \
+         is_causal=true is_encoder_decoder=false max_position_embeddings=131072 num_attention_heads=16 num_hidden_layers=18 \
+         num_key_value_heads=2 original_max_position_embeddings pad_token_id=0 partial_rotary_factor=1.0 per_layer_config pruned_heads \
+         quantization_config rms_norm_eps=1e-05 rope_parameters rope_scaling rope_theta=500000.0 tie_encoder_decoder=false \
+         tie_word_embeddings=true use_bias=false vocab_size=103424"),
+    ("hunyuan_v1_dense", "",
+        "attention_bias=false attention_dropout=0.0 chunk_size_feed_forward=0 compression_config head_dim hidden_act=\"silu\" \
+         hidden_size=4096 intermediate_size=11008 is_causal=true is_encoder_decoder=false max_position_embeddings=2048 \
+         num_attention_heads=32 num_hidden_layers=32 num_key_value_heads=32 original_max_position_embeddings pad_token_id=0 \
+         partial_rotary_factor=1.0 per_layer_config pruned_heads quantization_config rms_norm_eps=1e-05 rope_parameters rope_scaling \
+         rope_theta=10000.0 tie_encoder_decoder=false tie_word_embeddings=false vocab_size=290943"),
+    ("olmo3", "",
+        "attention_bias=false attention_dropout=0.0 chunk_size_feed_forward=0 compression_config head_dim hidden_act=\"silu\" \
+         hidden_size=4096 intermediate_size=11008 is_causal=true is_encoder_decoder=false layer_types max_position_embeddings=2048 \
+         num_attention_heads=32 num_hidden_layers=32 num_key_value_heads=32 original_max_position_embeddings pad_token_id=1 \
+         partial_rotary_factor=1.0 per_layer_config pruned_heads quantization_config rms_norm_eps=1e-05 rope_parameters rope_scaling \
+         rope_theta=10000.0 sliding_window=4096 tie_encoder_decoder=false tie_word_embeddings=false vocab_size=50304"),
+    ("exaone4", "",
+        "attention_dropout=0.0 chunk_size_feed_forward=0 compression_config head_dim hidden_act=\"silu\" hidden_size=4096 \
+         intermediate_size=16384 is_causal=true is_encoder_decoder=false layer_types max_position_embeddings=2048 num_attention_heads=32 \
+         num_hidden_layers=32 num_key_value_heads=32 original_max_position_embeddings pad_token_id partial_rotary_factor=1.0 \
+         per_layer_config pruned_heads quantization_config rms_norm_eps=1e-05 rope_parameters rope_scaling rope_theta=10000.0 \
+         sliding_window=4096 sliding_window_pattern=4 tie_encoder_decoder=false tie_word_embeddings=false vocab_size=102400"),
+    ("nemotron", "",
+        "attention_bias=false attention_dropout=0.0 chunk_size_feed_forward=0 compression_config head_dim=128 hidden_act=\"relu2\" \
+         hidden_size=6144 intermediate_size=24576 is_causal=true is_encoder_decoder=false max_position_embeddings=4096 mlp_bias=false \
+         norm_eps=1e-05 num_attention_heads=48 num_hidden_layers=32 num_key_value_heads pad_token_id partial_rotary_factor=0.5 \
+         per_layer_config pruned_heads quantization_config rope_parameters rope_scaling rope_theta=10000.0 tie_encoder_decoder=false \
+         tie_word_embeddings=false vocab_size=256000"),
+    ("ministral", "",
+        "attention_dropout=0.0 chunk_size_feed_forward=0 compression_config head_dim hidden_act=\"silu\" hidden_size=4096 \
+         intermediate_size=14336 is_causal=true is_encoder_decoder=false layer_types max_position_embeddings=131072 num_attention_heads=32 \
+         num_hidden_layers=32 num_key_value_heads=8 original_max_position_embeddings pad_token_id partial_rotary_factor=1.0 \
+         per_layer_config pruned_heads quantization_config rms_norm_eps=1e-06 rope_parameters rope_scaling rope_theta=10000.0 \
+         sliding_window=4096 tie_encoder_decoder=false tie_word_embeddings=false vocab_size=32000"),
+    ("ministral3", "",
+        "attention_dropout=0.0 chunk_size_feed_forward=0 compression_config head_dim=128 \
+         hidden_act=\"silu\" hidden_size=4096 intermediate_size=14336 is_causal=true is_encoder_decoder=false layer_types \
+         max_position_embeddings=262144 num_attention_heads=32 num_hidden_layers=34 num_key_value_heads=8 original_max_position_embeddings \
+         pad_token_id=11 partial_rotary_factor=1.0 per_layer_config pruned_heads quantization_config rms_norm_eps=1e-05 rope_parameters \
+         rope_scaling rope_theta sliding_window tie_encoder_decoder tie_word_embeddings=false vocab_size=131072"),
+    ("gptj", "hidden_size=n_embd max_position_embeddings=n_positions num_attention_heads=n_head num_hidden_layers=n_layer",
+        "activation_function=\"gelu_new\" attn_pdrop=0.0 chunk_size_feed_forward=0 compression_config embd_pdrop=0.0 is_causal=true \
+         is_encoder_decoder=false layer_norm_epsilon=1e-05 n_embd=4096 n_head=16 n_inner n_layer=28 n_positions=2048 per_layer_config \
+         pruned_heads quantization_config resid_pdrop=0.0 rotary_dim=64 tie_encoder_decoder=false tie_word_embeddings=false \
+         vocab_size=50400"),
 ];

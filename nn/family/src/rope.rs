@@ -17,6 +17,17 @@ pub struct Rotary {
     pub interleaved: bool,
     /// Scaling.
     pub scaling: Scaling,
+    /// Queries grow with their position.
+    pub growth: Option<Growth>,
+}
+
+/// Queries are multiplied by `1 + beta ln(1 + floor(position / original))` (Llama 4's `llama_4_scaling_beta`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    /// Weight of the logarithm.
+    pub beta: f64,
+    /// Positions of which none is multiplied.
+    pub original: f64,
 }
 
 /// How positions beyond the original length are handled.
@@ -155,6 +166,21 @@ impl Rotary {
         };
         (angle(f64::cos), angle(f64::sin))
     }
+
+    /// The tables of queries and those of keys, which are the same where nothing grows.
+    pub fn both(&self, t: u64) -> [Tables; 2] {
+        let keys = self.tables(t);
+        let Some(g) = self.growth.filter(|g| t as f64 > g.original) else {
+            return [keys.clone(), keys];
+        };
+        let pairs = (self.dim / 2) as usize;
+        let by = |i: usize| 1.0 + g.beta * (1.0 + ((i / pairs) as f64 / g.original).floor()).ln();
+        let grown = |table: &Arc<[f32]>| {
+            let each = table.iter().enumerate();
+            each.map(|(i, x)| (f64::from(*x) * by(i)) as f32).collect()
+        };
+        [(grown(&keys.0), grown(&keys.1)), keys]
+    }
 }
 
 /// The rotation of a head of `dim` elements that a `config.json` states: 4.x writes `rope_theta` and `rope_scaling {rope_type or type, …}`,
@@ -168,27 +194,68 @@ pub fn rotary(c: &Config, dim: u64) -> Result<Rotary, ConfigError> {
         let head = c.family.roles.head_dim;
         return bad(head, format!("{dim} is odd; rotary positions turn pairs"));
     }
+    let (mut stretched, mut growth) = (theta, None);
     let scaling = match c.get(key) {
         None => Scaling::None,
-        Some(Value::Object(map)) => scaling(c, &Object { key, map }, dim / 2)?,
+        Some(Value::Object(map)) => {
+            let o = Object { key, map };
+            let found = scaling(c, &o, dim / 2)?;
+            if o.num_or("rope_theta", theta)? != theta {
+                let what = format!("{} beside {theta}: keep one", map["rope_theta"]);
+                return bad(&o.name("rope_theta"), what);
+            }
+            if let Some(alpha) = alpha(c, &o)? {
+                // A head of two elements has one frequency, which is 1 whatever the base.
+                let n = dim.max(3) as f64;
+                stretched = theta * alpha.powf(n / (n - 2.0));
+            }
+            growth = grows(c, &o)?;
+            found
+        }
         Some(v) => return bad(key, format!("{v} is not an object")),
     };
     if theta <= 1.0 {
         return bad(c.family.roles.rope[0], format!("{theta} must be above 1"));
     }
     Ok(Rotary {
-        theta,
+        theta: stretched,
         dim,
         interleaved: false,
         scaling,
+        growth,
     })
 }
 
+/// What Hunyuan stretches the base by, whatever the length of a sequence; its files call it `dynamic`.
+fn alpha(c: &Config, o: &Object<'_>) -> Result<Option<f64>, ConfigError> {
+    if c.family.name != "hunyuan_v1_dense" {
+        return Ok(None);
+    }
+    match o.num_or("alpha", 0.0)? {
+        0.0 => Ok(None),
+        a if a > 0.0 => Ok(Some(a)),
+        a => bad(&o.name("alpha"), format!("{a} is not a positive number")),
+    }
+}
+
+/// How queries of Ministral 3 grow.
+fn grows(c: &Config, o: &Object<'_>) -> Result<Option<Growth>, ConfigError> {
+    if c.family.name != "ministral3" {
+        return Ok(None);
+    }
+    let longest = c.int(c.family.roles.positions)? as f64;
+    let beta = o.need("llama_4_scaling_beta", o.kind()?)?;
+    match o.num_or("original_max_position_embeddings", longest)? {
+        original if original > 0.0 => Ok(Some(Growth { beta, original })),
+        n => bad(
+            &o.name("original_max_position_embeddings"),
+            format!("{n} is not a positive number"),
+        ),
+    }
+}
+
 fn scaling(c: &Config, o: &Object<'_>, pairs: u64) -> Result<Scaling, ConfigError> {
-    let kind = match o.text("rope_type")? {
-        Some(kind) => kind,
-        None => o.text("type")?.unwrap_or("default"),
-    };
+    let kind = o.kind()?;
     // The first files of Phi-3 call it so, and its config class takes both for the same.
     let kind = match kind {
         "yarn" if c.family.name == "phi3" => "longrope",
@@ -207,6 +274,17 @@ fn scaling(c: &Config, o: &Object<'_>, pairs: u64) -> Result<Scaling, ConfigErro
         "linear" => (
             &["factor", "original_max_position_embeddings"],
             Scaling::Linear { factor: factor(o)? },
+        ),
+        "dynamic" if alpha(c, o)?.is_some() => (
+            &[
+                "factor",
+                "original_max_position_embeddings",
+                "beta_fast",
+                "beta_slow",
+                "mscale",
+                "mscale_all_dim",
+            ],
+            Scaling::None,
         ),
         "dynamic" => (
             &["factor", "original_max_position_embeddings"],
@@ -239,32 +317,15 @@ fn scaling(c: &Config, o: &Object<'_>, pairs: u64) -> Result<Scaling, ConfigErro
             ],
             longrope(c, o, longest, pairs)?,
         ),
-        "llama3" => {
-            let (low, high) = (
-                o.need("low_freq_factor", kind)?,
-                o.need("high_freq_factor", kind)?,
-            );
-            if high <= low {
-                return bad(
-                    &o.name("high_freq_factor"),
-                    format!("must be above low_freq_factor {low}, and it is {high}"),
-                );
-            }
-            (
-                &[
-                    "factor",
-                    "original_max_position_embeddings",
-                    "low_freq_factor",
-                    "high_freq_factor",
-                ],
-                Scaling::Llama3 {
-                    factor: factor(o)?,
-                    low_freq_factor: low,
-                    high_freq_factor: high,
-                    original: original()?,
-                },
-            )
-        }
+        "llama3" => (
+            &[
+                "factor",
+                "original_max_position_embeddings",
+                "low_freq_factor",
+                "high_freq_factor",
+            ],
+            llama3(o, factor(o)?, original()?)?,
+        ),
         other => {
             return bad(
                 &o.name("rope_type"),
@@ -275,8 +336,32 @@ fn scaling(c: &Config, o: &Object<'_>, pairs: u64) -> Result<Scaling, ConfigErro
             );
         }
     };
-    o.only(known, kind)?;
+    let more: &[&str] = match c.family.name {
+        "ministral3" => &["llama_4_scaling_beta"],
+        "hunyuan_v1_dense" if kind == "dynamic" => &["alpha"],
+        _ => &[],
+    };
+    o.only(&[known, more].concat(), kind)?;
     Ok(scaling)
+}
+
+fn llama3(o: &Object<'_>, factor: f64, original: f64) -> Result<Scaling, ConfigError> {
+    let need = |key| o.need(key, "llama3");
+    let (low_freq_factor, high_freq_factor) = (need("low_freq_factor")?, need("high_freq_factor")?);
+    if high_freq_factor <= low_freq_factor {
+        return bad(
+            &o.name("high_freq_factor"),
+            format!(
+                "must be above low_freq_factor {low_freq_factor}, and it is {high_freq_factor}"
+            ),
+        );
+    }
+    Ok(Scaling::Llama3 {
+        factor,
+        low_freq_factor,
+        high_freq_factor,
+        original,
+    })
 }
 
 fn yarn(o: &Object<'_>, factor: f64, original: f64) -> Result<Scaling, ConfigError> {
@@ -346,6 +431,7 @@ impl Rotary {
             dim,
             interleaved: false,
             scaling: Scaling::None,
+            growth: None,
         }
     }
 }
@@ -379,6 +465,16 @@ impl Object<'_> {
     /// The whole name of a member.
     fn name(&self, name: &str) -> String {
         format!("{}.{name}", self.key)
+    }
+    /// The kind of scaling, which the first files call by another name.
+    ///
+    /// # Errors
+    /// Something else than a word.
+    fn kind(&self) -> Result<&str, ConfigError> {
+        Ok(match self.text("rope_type")? {
+            Some(kind) => kind,
+            None => self.text("type")?.unwrap_or("default"),
+        })
     }
     /// A finite number.
     ///
@@ -484,6 +580,7 @@ mod tests {
             dim,
             interleaved,
             scaling,
+            growth: None,
         }
         .frequencies(16)
     }

@@ -44,7 +44,8 @@ impl ModelSpec {
     /// An error of a key that the file has within `rope_parameters` only names it there.
     fn as_written(e: ConfigError, family: &Family, map: &Map<String, Value>) -> ConfigError {
         let (first, rest) = e.key.split_at(e.key.find('.').unwrap_or(e.key.len()));
-        let within = |v: &&Value| !v.is_null() && !map.contains_key(first);
+        let beside = map.get(first).is_some_and(|v| !v.is_null());
+        let within = |v: &&Value| !v.is_null() && !beside;
         let key = match first {
             "rope_scaling" => format!("rope_parameters{rest}"),
             _ if first == family.roles.rope[0] => "rope_parameters.rope_theta".to_string(),

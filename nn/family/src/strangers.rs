@@ -19,11 +19,21 @@ const ON: [&str; 3] = [
 ];
 
 /// Keys that 4.57 and 5.23 take differently where they are absent: family, key, and what each takes.
-const DIFFERS: [(&str, &str, &str); 1] = [(
-    "cohere",
-    "rope_theta",
-    "transformers 4.57 takes 10000 and 5.23 500000",
-)];
+const DIFFERS: [(&str, &str, &str); 2] = [
+    (
+        "cohere",
+        "rope_theta",
+        "transformers 4.57 takes 10000 and 5.23 500000",
+    ),
+    (
+        "olmo3",
+        "rope_theta",
+        "transformers 4.57 takes 10000 and 5.23 500000",
+    ),
+];
+
+/// Families whose class in 5.x reads `rope_parameters` by kind of layer only, and passes over settings that stand there by themselves.
+const BY_KIND: [&str; 2] = ["gemma3_text", "olmo3"];
 
 /// What some kind of rotary scaling reads.
 const MEMBERS: [&str; 17] = [
@@ -157,12 +167,81 @@ fn owners(name: &str) -> String {
     }
 }
 
-/// A file that leaves a key out which two versions of `transformers` then take differently.
+/// Settings in `rope_parameters` that are not by kind of layer.
+///
+/// # Errors
+/// A family whose class passes over them.
+pub(crate) fn flat(family: &Family) -> Result<(), ConfigError> {
+    match BY_KIND.contains(&family.name) {
+        true => bad(
+            "rope_parameters",
+            "transformers reads full_attention and sliding_attention of this family here, and passes over settings of all layers: write both",
+        ),
+        false => Ok(()),
+    }
+}
+
+/// A file that leaves a key out which two versions of `transformers` then take differently, or gives one that they read differently: the file
+/// as it is, and with `rope_parameters` as the keys of 4.x.
 ///
 /// # Errors
 /// That.
-pub(crate) fn says_enough(family: &Family, given: &Map<String, Value>) -> Result<(), ConfigError> {
+pub(crate) fn says_enough(
+    family: &Family,
+    json: &Map<String, Value>,
+    given: &Map<String, Value>,
+) -> Result<(), ConfigError> {
     let absent = |key| given.get(key).is_none_or(Value::is_null);
+    let null = |key| json.get(key).is_none_or(Value::is_null);
+    let theta = given.get("rope_theta").unwrap_or(&Value::Null);
+    let sees_all = given
+        .get("layer_types")
+        .and_then(Value::as_array)
+        .is_some_and(|all| all.iter().all(|k| k == "full_attention"));
+    match family.name {
+        "olmo3"
+            if null("rope_parameters")
+                && !absent("rope_theta")
+                && !sees_all
+                && !same(theta, &json!(5e5)) =>
+        {
+            return bad(
+                "rope_theta",
+                format!(
+                    "{theta}: transformers 4.57 takes it for the layers with a window too, and 5.23 takes 500000 there: \
+                     write rope_parameters with full_attention and sliding_attention"
+                ),
+            );
+        }
+        "nemotron" if null("rope_parameters") && !null("rope_scaling") => {
+            return bad(
+                "rope_scaling",
+                "transformers 4.57 passes over it in this family and 5.23 reads it: write it as rope_parameters if it is meant",
+            );
+        }
+        "ministral3"
+            if null("rope_parameters")
+                && null("rope_scaling")
+                && !absent("rope_theta")
+                && !same(theta, &json!(1e6)) =>
+        {
+            return bad(
+                "rope_theta",
+                format!(
+                    "{theta}: transformers takes 1000000 where no scaling is given: write rope_parameters"
+                ),
+            );
+        }
+        "ministral3"
+            if absent("rope_theta") && !(null("rope_parameters") && null("rope_scaling")) =>
+        {
+            return bad(
+                "rope_theta",
+                "missing, and transformers takes 10000 where a scaling is given and 1000000 where none is: write the one that is meant",
+            );
+        }
+        _ => {}
+    }
     match DIFFERS.iter().find(|d| d.0 == family.name && absent(d.1)) {
         Some((_, key, by)) => bad(
             key,
@@ -184,7 +263,9 @@ pub(crate) fn drop_members(config: &mut Config, json: &Map<String, Value>) {
     }
     let of_five = json.get("rope_parameters").is_some_and(Value::is_object);
     let key = ["rope_scaling", "rope_parameters"][usize::from(of_five)];
-    let strange = |name: &&String| !MEMBERS.contains(&name.as_str());
+    // Hunyuan's own.
+    let own = |name: &str| name == "alpha" && config.family.name == "hunyuan_v1_dense";
+    let strange = |name: &&String| !MEMBERS.contains(&name.as_str()) && !own(name);
     let names: Vec<_> = scaling.keys().filter(strange).cloned().collect();
     for name in names {
         if scaling.remove(&name).is_some_and(|v| !v.is_null()) {
@@ -305,6 +386,12 @@ fn is_neutral(config: &Config, owner: &Family, key: &Key, value: &Value) -> bool
             let all = value.as_array();
             all.is_some_and(|all| all.iter().all(|k| k == kind))
         }
+        (_, Kind::Bits) => {
+            rotates
+                && value
+                    .as_array()
+                    .is_some_and(|all| all.iter().all(|b| b == 1))
+        }
         (name, Kind::Flag) => value == &Value::Bool(ON.contains(&name)),
         (_, Kind::Only(text)) => is(serde_json::from_str(text).ok()),
         (_, Kind::Activation) => {
@@ -383,7 +470,9 @@ pub(crate) fn not_available(name: &str, json: &Map<String, Value>) -> ConfigErro
             .count();
         (known, alike)
     };
-    let mut best = families().filter(|f| score(f) > (0, 0)).collect::<Vec<_>>();
+    let mut best = families()
+        .filter(|f| score(f).0 > 0 || score(f).1 > 2)
+        .collect::<Vec<_>>();
     // Of equals the first: the sort keeps their order.
     best.sort_by_key(|f| std::cmp::Reverse(score(f)));
     let best = best.first().copied();
@@ -433,6 +522,9 @@ mod tests {
         ("gemma2", "use_bidirectional_attention"),
         ("gemma3_text", "sliding_window_pattern"),
         ("cohere2", "sliding_window_pattern"),
+        ("olmo3", "rope_theta"),
+        ("ministral3", "rope_theta"),
+        ("ministral3", "rope_scaling"),
     ];
 
     #[test]

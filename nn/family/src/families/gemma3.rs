@@ -49,10 +49,18 @@ fn layer(c: &Config, i: u64, l: &mut Layer) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// 5.x keeps the rotary settings of both kinds of layers in `rope_parameters`.
 fn nested(
+    out: Map<String, Value>,
+    p: Map<String, Value>,
+) -> Result<Map<String, Value>, ConfigError> {
+    by_kind(out, p, "rope_local_base_freq")
+}
+
+/// 5.x keeps the rotary settings of both kinds of layers in `rope_parameters`: the base of those with a window is the key `base`.
+pub fn by_kind(
     mut out: Map<String, Value>,
     mut p: Map<String, Value>,
+    base: &str,
 ) -> Result<Map<String, Value>, ConfigError> {
     let mut take = |kind: &str| match p.remove(kind) {
         Some(Value::Object(map)) => Ok(map),
@@ -68,10 +76,7 @@ fn nested(
         );
         return bad("rope_parameters", what);
     }
-    for (map, key) in [
-        (&mut full, "rope_theta"),
-        (&mut near, "rope_local_base_freq"),
-    ] {
+    for (map, key) in [(&mut full, "rope_theta"), (&mut near, base)] {
         if let Some(theta) = map.remove("rope_theta").filter(|v| !v.is_null()) {
             laid(&mut out, key, theta)?;
         }

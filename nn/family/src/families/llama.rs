@@ -51,7 +51,7 @@ pub fn model(
         kv_heads: c.int_or("num_key_value_heads", heads)?,
         head_dim,
         causal: true,
-        dropout: c.num("attention_dropout")?,
+        dropout: c.num_or_zero("attention_dropout"),
         positions: Positions::Rotary(rotary(c, c.rotated()?)?),
         ..Attention::default()
     };

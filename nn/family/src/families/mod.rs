@@ -1,10 +1,13 @@
 //! One file a family.
 
+mod arcee;
 mod bert;
 mod bloom;
 mod clip;
 mod cohere;
 mod cohere2;
+mod ernie4_5;
+mod exaone4;
 mod falcon;
 mod gemma;
 mod gemma2;
@@ -13,17 +16,25 @@ mod glm;
 mod glm4;
 mod gpt2;
 mod gpt_neox;
+mod gptj;
 mod granite;
+mod hunyuan;
 mod llama;
 mod llava;
+mod ministral;
+mod ministral3;
 mod mistral;
+mod nemotron;
 mod olmo2;
+mod olmo3;
 mod opt;
 mod phi;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod seed_oss;
 mod sizes;
+mod smollm3;
 mod stablelm;
 mod starcoder2;
 mod t5;
@@ -55,6 +66,17 @@ pub const FAMILIES: &[&Family] = &[
     &granite::FAMILY,
     &glm::FAMILY,
     &glm4::FAMILY,
+    &arcee::FAMILY,
+    &seed_oss::FAMILY,
+    &smollm3::FAMILY,
+    &ernie4_5::FAMILY,
+    &hunyuan::FAMILY,
+    &olmo3::FAMILY,
+    &exaone4::FAMILY,
+    &nemotron::FAMILY,
+    &ministral::FAMILY,
+    &ministral3::FAMILY,
+    &gptj::FAMILY,
     &bert::FAMILY,
     &t5::FAMILY,
 ];

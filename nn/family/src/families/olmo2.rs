@@ -3,7 +3,7 @@
 
 use super::llama;
 use super::sizes::{Defaults, preset, sizes};
-use crate::desc::{Around, Model, Norm, Over, QkNorm};
+use crate::desc::{Around, Layer, Model, Norm, Over, QkNorm};
 use crate::keys::*;
 use crate::rope::typed_scaling;
 use crate::{Family, ROLES, Tensors};
@@ -23,7 +23,7 @@ pub const FAMILY: Family = Family {
     harmless: "",
     roles: ROLES,
     preset,
-    build,
+    build: |c| model(c, |_, _| Ok(())),
     nested: not_nested,
     export: typed_scaling,
     lora: &["q_proj", "v_proj"],
@@ -31,14 +31,18 @@ pub const FAMILY: Family = Family {
     tensors: Tensors::PLAIN,
 };
 
-fn build(c: &Config) -> Result<Model, ConfigError> {
+/// The OLMo of these keys; `change` makes each layer what it is.
+pub fn model(
+    c: &Config,
+    change: impl Fn(u64, &mut Layer) -> Result<(), ConfigError>,
+) -> Result<Model, ConfigError> {
     let (bias, eps) = (c.flag("attention_bias"), c.eps()?);
-    llama::model(c, [bias, bias, false], |_, l| {
+    llama::model(c, [bias, bias, false], |i, l| {
         let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|n| Norm::rms(n, eps));
         let over = Over::All;
         l.attention.1.qk_norm = Some(QkNorm { norms, over });
         l.attention.0 = Around::after(Norm::rms("post_attention_layernorm", eps));
         l.mlp.0 = Around::after(Norm::rms("post_feedforward_layernorm", eps));
-        Ok(())
+        change(i, l)
     })
 }

@@ -46,20 +46,21 @@ pub const WINDOWS: [Key; 5] = [
 
 /// Gives layer `l` its window.
 pub fn windowed(c: &Config, i: u64, l: &mut Layer) -> Result<(), ConfigError> {
-    let (used, window) = (c.flag("use_sliding_window"), c.int_or("sliding_window", 0)?);
-    let on = used && window > 0;
-    let slides = match c.sliding(i)? {
-        Some(true) if !on => {
-            return bad(
-                "layer_types",
-                "sliding_attention without use_sliding_window and sliding_window",
-            );
-        }
-        Some(slides) => slides,
-        None => on && i >= c.int("max_window_layers")?,
-    };
-    if slides {
-        l.attention.1.window = window;
+    if slides(c, i, i >= c.int("max_window_layers")?)? {
+        l.attention.1.window = c.int("sliding_window")?;
     }
     Ok(())
+}
+
+/// Does layer `i` see a window: as the kinds of the layers say, else where windows are used and it is `one` of those that have them?
+pub fn slides(c: &Config, i: u64, one: bool) -> Result<bool, ConfigError> {
+    let on = c.flag("use_sliding_window") && c.has("sliding_window");
+    match c.sliding(i)? {
+        Some(true) if !on => bad(
+            "layer_types",
+            "sliding_attention without use_sliding_window and sliding_window",
+        ),
+        Some(slides) => Ok(slides),
+        None => Ok(on && one),
+    }
 }

@@ -43,6 +43,26 @@ pub const fn sizes_by(eps: &'static str, d: Defaults) -> [Key; 13] {
     ]
 }
 
+/// The place of dropout among [`sizes_by`], before the last.
+const DROPOUT: usize = 11;
+
+/// The same with another dropout of attention weights where the key is absent.
+pub const fn with_attention_dropout(default: &'static str, mut keys: [Key; 13]) -> [Key; 13] {
+    keys[DROPOUT].default = default;
+    keys
+}
+
+/// The same of a family that has no dropout.
+pub const fn without_dropout(keys: [Key; 13]) -> [Key; 12] {
+    let mut out = [keys[DROPOUT + 1]; 12];
+    let mut i = 0;
+    while i < DROPOUT {
+        out[i] = keys[i];
+        i += 1;
+    }
+    out
+}
+
 /// What [`sizes_by`] needs beside dimensions, for a family whose norms have another name.
 pub fn preset_heads(d: &Dims) -> Vec<(&'static str, String)> {
     let mut all = preset(d);
