@@ -7,13 +7,14 @@
 //! `UPDATE_EXPECT=1` rewrites `tests/listing.txt`, for a change that means to give ranks something else. A config that a layout refuses has the
 //! hash of the message. Everything is planned on the null device, so that no line depends on the machine.
 
-use crate::args::{BackendArgs, TrainArgs};
+use crate::backend::BackendChoice;
 use crate::check::check;
-use crate::configs;
-use crate::error::Result;
+use crate::config_file;
 use crate::ranks::Ranks;
 use crate::rehearse::Rehearsal;
 use crate::train::listed::{self, begin};
+use crate::train::{Lines, Request};
+use crate::train_error::Result;
 use crossweave_files as files;
 use crossweave_nn::{ModelSpec, units};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -243,23 +244,22 @@ impl Files {
         config
     }
 
-    fn args(&self, config: &str, (_, ranks, sets): &Layout) -> TrainArgs {
+    fn args(&self, config: &str, (_, ranks, sets): &Layout) -> Request {
         let local = |set: &&str| set.replace("TMP", &self.0.path().display().to_string());
         let several = ranks.contains(':');
-        TrainArgs {
+        Request {
             config: self.0.path().join(config),
             ranks: Some(Ranks::parse(ranks).unwrap()),
-            backend: BackendArgs {
-                backend: (!several).then(|| "null".into()),
-                ..BackendArgs::default()
+            backend: BackendChoice {
+                name: (!several).then(|| "null".into()),
+                ..BackendChoice::default()
             },
             sets: sets.iter().map(local).collect(),
             steps: None,
             out: Some(self.0.path().join("out")),
             resume: None,
             trace: None,
-            quiet: true,
-            verbose: false,
+            lines: Lines::Quiet,
         }
     }
 
@@ -272,9 +272,9 @@ impl Files {
 }
 
 /// What `plan` and `explain` make of a config, as far as its steps depend on it.
-fn rehearsed(args: &TrainArgs) -> Result<String> {
+fn rehearsed(args: &Request) -> Result<String> {
     let ranks = u64::from(args.ranks.as_ref().map_or(1, Ranks::count));
-    let r = Rehearsal::of(configs::load(&args.config, &args.sets)?, ranks)?;
+    let r = Rehearsal::of(config_file::load(&args.config, &args.sets)?, ranks)?;
     let batch = &r.resolved.batch;
     let mut text = format!("seq {} batch {batch:?}\n", r.seq);
     for p in r.source.units().iter().flat_map(|u| &u.params) {
@@ -283,11 +283,11 @@ fn rehearsed(args: &TrainArgs) -> Result<String> {
     Ok(text)
 }
 
-fn checked(args: &TrainArgs) -> Result<String> {
+fn checked(args: &Request) -> Result<String> {
     let mut sets = args.sets.clone();
     sets.push(r#"run.backend="null""#.into());
     let ranks = u64::from(args.ranks.as_ref().map_or(1, Ranks::count));
-    check(configs::read(&args.config, &sets)?, ranks)?;
+    check(config_file::read(&args.config, &sets)?, ranks)?;
     Ok(String::new())
 }
 
@@ -297,7 +297,7 @@ fn hash(text: &str) -> String {
 }
 
 /// The columns of a line: name and text.
-fn columns(f: &Files, args: &TrainArgs) -> Vec<(&'static str, String)> {
+fn columns(f: &Files, args: &Request) -> Vec<(&'static str, String)> {
     let said = |r: Result<String>| r.unwrap_or_else(|e| format!("refused: {e}"));
     let mut all = match begin(args) {
         Ok(job) => {
@@ -323,7 +323,7 @@ fn every_example_gives_its_ranks_what_it_gave_them() {
     let f = Files::new();
     let whole = std::env::var_os("CROSSWEAVE_LISTING").map(PathBuf::from);
     let mut out = String::new();
-    let mut list = |name: &str, layout: &Layout, args: &TrainArgs| {
+    let mut list = |name: &str, layout: &Layout, args: &Request| {
         let _ = write!(out, "{name} {}", layout.0);
         for (column, text) in columns(&f, args) {
             let short = match column {
@@ -347,15 +347,15 @@ fn every_example_gives_its_ranks_what_it_gave_them() {
         }
     }
     // A run that goes on, under the layouts that may continue it and some that may not.
-    let args = |layout: &Layout, steps: u64| TrainArgs {
+    let args = |layout: &Layout, steps: u64| Request {
         steps: Some(steps),
         ..f.args("documents.json", layout)
     };
     let mut first = args(&LAYOUTS[2], 2);
-    first.backend.backend = Some("cpu".into());
+    first.backend.name = Some("cpu".into());
     listed::train(&first).unwrap();
     for layout in LAYOUTS {
-        let again = TrainArgs {
+        let again = Request {
             resume: first.out.clone(),
             ..args(layout, 5)
         };

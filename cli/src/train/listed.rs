@@ -2,12 +2,12 @@
 
 use super::gate::Shared;
 use super::rank::Ids;
+use super::request::Request;
 use super::setup::{Job, prepare};
 use super::{threads, with_offload};
-use crate::args::TrainArgs;
 use crate::backend::open_linked;
-use crate::error::Result;
 use crate::rehearse::Nobody;
+use crate::train_error::Result;
 use crossweave_engine::Trainer;
 use crossweave_hal::CheckerState;
 use crossweave_mesh::Axis;
@@ -27,7 +27,7 @@ pub struct Listed {
 }
 
 /// The job of a command line, divided; nothing is written.
-pub fn begin(args: &TrainArgs) -> Result<Job> {
+pub fn begin(args: &Request) -> Result<Job> {
     let mut job = prepare(args, None, false)?;
     super::shared_layers::check(&job)?;
     job.balance(None)?;
@@ -38,7 +38,7 @@ pub fn begin(args: &TrainArgs) -> Result<Job> {
 }
 
 /// Trains the job of a command line to its end.
-pub fn train(args: &TrainArgs) -> Result<()> {
+pub fn train(args: &Request) -> Result<()> {
     let job = Arc::new(prepare(args, None, true)?);
     let shared = Arc::new(Shared::new(Arc::default(), None));
     threads::run(&job, &shared, None);
