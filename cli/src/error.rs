@@ -1,11 +1,11 @@
 //! What a command fails with: the errors of jobs become the command's here, and each gives the exit status of the process.
 
 use crate::job_error::JobError;
-use crate::report::ReportError;
 use crate::train_error::TrainError;
 use crossweave_checkpoint::CheckpointError;
 use crossweave_config::Errors;
 use crossweave_hal::LoadError;
+use crossweave_report::ReportError;
 use std::path::Path;
 
 /// Result of every command.

@@ -2,9 +2,9 @@
 //!
 //! The back end may differ from process to process: a job of several is a mixed one (docs/islands.md).
 
-use crate::ranks::listed;
 use crossweave_config::Resolved;
 use crossweave_mesh::ProcessMap;
+use crossweave_report::listed;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 

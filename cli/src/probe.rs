@@ -4,13 +4,14 @@ use crate::args::{ProbeArgs, ProbeType};
 use crate::backend::{choose, host};
 use crate::say::say;
 use crate::train_error::{Result, TrainError};
-use crate::{adapter, infer, trained, whole};
+use crate::{adapter, infer, trained};
 use crossweave_checkpoint::{Dtype, SafeFile, TensorOut, write_safetensors};
 use crossweave_data::{Columns, IGNORED, Pair, decoded, paired};
 use crossweave_engine::MicroBatch;
 use crossweave_hal::DType;
 use crossweave_nn::lora::is_adapter;
 use crossweave_nn::{ModelSpec, Predicts};
+use crossweave_report::whole;
 use std::path::Path;
 
 /// Token ids `[batch, seq]`.

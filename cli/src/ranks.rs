@@ -285,25 +285,6 @@ impl LocalRanks {
     }
 }
 
-/// Any ranks in words: `0-2, 4`.
-pub fn listed(ranks: &[u32]) -> String {
-    let mut runs: Vec<(u32, u32)> = vec![];
-    for &r in ranks {
-        match runs.last_mut() {
-            Some((_, end)) if *end + 1 == r => *end = r,
-            _ => runs.push((r, r)),
-        }
-    }
-    let one = |(a, b): &(u32, u32)| {
-        if a == b {
-            a.to_string()
-        } else {
-            format!("{a}-{b}")
-        }
-    };
-    runs.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -350,7 +331,6 @@ mod tests {
 
     #[test]
     fn runs_of_ranks_are_told_shortly() {
-        assert_eq!(listed(&[0, 1, 2, 4, 6, 7]), "0-2, 4, 6-7");
         assert_eq!(
             (rank_words(&(2..3)), rank_words(&(0..2))),
             ("rank 2".into(), "ranks 0 to 1".into())

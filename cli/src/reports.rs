@@ -2,9 +2,9 @@
 
 use crate::args::ReportArgs;
 use crate::error::{CliError, Result};
-use crate::report;
 use crate::say::say;
 use crate::train_error::TrainError;
+use crossweave_report as report;
 use std::path::PathBuf;
 
 /// Runs the command.

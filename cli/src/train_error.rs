@@ -2,7 +2,6 @@
 //! person reads.
 
 use crate::job_error::{JobError, Placeable};
-use crate::report::ReportError;
 use crossweave_checkpoint::CheckpointError;
 use crossweave_claim::ClaimError;
 use crossweave_config::{Errors, Problem};
@@ -10,6 +9,7 @@ use crossweave_data::DataError;
 use crossweave_hal::LoadError;
 use crossweave_mesh::rank_words;
 use crossweave_plan::Law;
+use crossweave_report::ReportError;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 

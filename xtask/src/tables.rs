@@ -57,6 +57,7 @@ const DATA: &str = "crossweave-data";
 const CHECKPOINT: &str = "crossweave-checkpoint";
 const CONFIG: &str = "crossweave-config";
 const ENGINE: &str = "crossweave-engine";
+const REPORT: &str = "crossweave-report";
 /// Its library is what integration tests share.
 const TESTS: &str = "crossweave-tests";
 
@@ -130,9 +131,11 @@ pub const CRATES: &[Crate] = &[
     Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, CLAIM, FILES, WORDS], theirs: &["blake3", "ed25519-dalek", "getrandom", "half", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
     Crate { name: NN, floor: 7, ours: &[FAMILY, TENSOR], theirs: &["fancy-regex"], dev: &[] },
     Crate { name: ENGINE, floor: 9, ours: &[HAL, MACHINE, MESH, OFFLOAD, STATE, STORE, PLAN, PLANNER, PROGRAM, TENSOR], theirs: &["serde"], dev: &[CPU, NULL, CHECKPOINT, NN, ZERO, "safetensors", "serde_json", "tempfile"] },
+    // What a run records for its report, and the pages made of it: without any crate that runs one.
+    Crate { name: REPORT, floor: 2, ours: &[FILES, WORDS], theirs: &["indicatif", "serde", "serde_json"], dev: &[] },
     Crate {
         name: "crossweave", floor: 10,
-        ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES, WORDS],
+        ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, REPORT, FILES, WORDS],
         theirs: &["clap_complete", "clap_mangen", "console", "clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
         dev: &[TESTS, "safetensors", "sha2", "tempfile"],
     },
@@ -314,7 +317,13 @@ pub const SIZE_PLACES: &[&str] = &["words/", "xtask/", "backends/cuda/src/cudnn/
 pub const OPEN_CALLS: &[&str] = &["File::open", "fs::read", "fs::read_to_string"];
 
 /// Where files of users are read, by `crossweave-files` alone.
-pub const OPEN_PLACES: &[&str] = &["cli/src/", "checkpoint/src/", "config/src/", "data/src/"];
+pub const OPEN_PLACES: &[&str] = &[
+    "cli/src/",
+    "checkpoint/src/",
+    "config/src/",
+    "data/src/",
+    "report/src/",
+];
 
 /// Files that open a folder, to sync it.
 pub const OPEN_EXCEPTIONS: &[&str] = &["checkpoint/src/files.rs", "data/src/atomic.rs"];

@@ -3,8 +3,8 @@
 use super::{collectives, rows};
 use crate::say::say;
 use crate::train_error::{Result, TrainError};
-use crate::whole;
 use crossweave_hal::RouteKind;
+use crossweave_report::whole;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::Path;

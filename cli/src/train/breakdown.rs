@@ -2,10 +2,11 @@
 //! `wall_clock_breakdown` all of them, printed beside the log.
 
 use super::setup::Job;
-use super::split::{Split, StepTime, part};
+use super::split::{Split, part};
 use crate::train_error::Result;
 use crossweave_engine::Trainer;
 use crossweave_hal::trace::{Span, Tracer, Work};
+use crossweave_report::StepTime;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

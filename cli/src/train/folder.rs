@@ -239,7 +239,7 @@ fn inside_a_run(dir: &Path) -> Option<(PathBuf, &'static str)> {
 /// A file that no run has written and that a run would write over. A run's own stands beside its metrics.
 fn strange(dir: &Path) -> Option<&'static str> {
     let there = |name: &str| dir.join(name).exists();
-    let names = ["config.json", crate::report::RECORD];
+    let names = ["config.json", crossweave_report::RECORD];
     let mut found = names.into_iter().filter(|n| there(n));
     found.next().filter(|_| !there(metrics::FILE))
 }

@@ -81,7 +81,7 @@ pub fn of(job: &Job) -> Result<Listed> {
         let null = plugin.with_checker(&CheckerState::default()).open(0)?;
         let spec = with_offload(job.rank_spec(first), &job.resolved, &null, true);
         let dry = job.dry(first);
-        let words = crate::ranks::listed(ranks).replace(' ', "");
+        let words = crossweave_report::listed(ranks).replace(' ', "");
         let separator = if l.classes.is_empty() { "" } else { "/" };
         let _ = write!(l.classes, "{separator}{words}");
         let _ = writeln!(

@@ -1,7 +1,7 @@
 //! `DIR/metrics.jsonl`: one object a step, and one a validation, each written whole as soon as it is known.
 
 use crate::train_error::{Result, TrainError};
-use crate::whole;
+use crossweave_report::whole;
 use serde::Serialize;
 use serde_json::Value;
 use std::fs::{File, OpenOptions};

@@ -44,6 +44,7 @@ use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
 use crossweave_hal::{CheckerState, crash};
 use crossweave_mesh::JobStore;
+use crossweave_report::StepTime;
 pub use folder::{free_folder, may_become};
 use gate::Shared;
 pub use offload::with_offload;
@@ -52,7 +53,6 @@ pub use request::{Lines, Request};
 use serde::{Deserialize, Serialize};
 use setup::Job;
 pub use setup::{capable, compute_type, graphs, rank_spec};
-pub use split::StepTime;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -147,7 +147,7 @@ fn run_here(request: &Request, processes: Option<&Processes>) -> Result<()> {
     let ledgers: Vec<RankLedger> = ledgers.into_iter().map(|e| e.ledger).collect();
     if job.resolved.settings.run.tensorboard {
         job.check_claim()?;
-        crate::report::events(&job.out)?;
+        crossweave_report::events(&job.out)?;
     }
     let mut end = Ok(());
     if let Some(summary) = &summary {

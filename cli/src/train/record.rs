@@ -4,11 +4,10 @@
 use super::setup::Job;
 use super::{peak, planned};
 use crate::processes::Processes;
-use crate::report::RECORD;
 use crate::train_error::{Result, TrainError};
-use crate::{moment, whole};
 use crossweave_config::{Config, Dtype, Model};
 use crossweave_hal::DeviceInfo;
+use crossweave_report::{RECORD, moment, whole};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::Path;

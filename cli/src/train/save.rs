@@ -2,15 +2,16 @@
 
 use super::setup::Job;
 use super::{RankEnd, record};
+use crate::adapter;
 use crate::companions::Companions;
 use crate::stored::{floats, parameters};
 use crate::train_error::{Result, TrainError};
-use crate::{adapter, whole};
 use crossweave_checkpoint::{
     Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_adapter, export_hf, session,
     write_f32,
 };
 use crossweave_config as config;
+use crossweave_report::whole;
 use serde_json::{Value, json};
 use std::io;
 use std::path::Path;

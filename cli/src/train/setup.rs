@@ -16,7 +16,7 @@ use crate::backend;
 use crate::found::{self, Found};
 use crate::model::Source;
 use crate::processes::Processes;
-use crate::ranks::{LocalRanks, Ranks, listed};
+use crate::ranks::{LocalRanks, Ranks};
 use crate::train_error::{Result, TrainError};
 use crate::{config_file, objective, source, stages};
 use crossweave_claim::Claim;
@@ -28,6 +28,7 @@ use crossweave_hal::abi::{
 };
 use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest, Plugin};
 use crossweave_mesh::{Axis, IslandOrder, Islands, Place};
+use crossweave_report::listed;
 use crossweave_tensor::Decompositions;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

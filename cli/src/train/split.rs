@@ -3,28 +3,9 @@
 
 use crossweave_hal::trace::{Span, Work};
 use crossweave_plan::StepKind;
-use serde::{Deserialize, Serialize};
+use crossweave_report::StepTime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// The mean step of one rank, in milliseconds; the five parts are the whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct StepTime {
-    /// Steps that were looked at.
-    pub steps: u64,
-    /// From the end of the step before to the end of this one.
-    pub step_ms: f64,
-    /// Forward, recompute and backward.
-    pub compute_ms: f64,
-    /// Gradient norm and update, while nothing of the above runs.
-    pub optimizer_ms: f64,
-    /// Collectives and messages with what prepares them, waiting for other ranks included, while nothing of the above runs.
-    pub communication_ms: f64,
-    /// Reading the batch, while the device does nothing.
-    pub input_ms: f64,
-    /// The rest: the host is late, or work that is none of these.
-    pub other_ms: f64,
-}
 
 /// A stretch of time, since the tracer's origin.
 type Stretch = (Duration, Duration);

@@ -2,10 +2,10 @@
 
 use super::metrics::StepRecord;
 use super::setup::{Computes, Job};
-use crate::moment::clock;
-use crate::ranks::listed;
 use crate::say::say;
 use crossweave_engine::{GraphCounts, RankLedger};
+use crossweave_report::listed;
+use crossweave_report::moment::clock;
 use crossweave_words::Size;
 use indicatif::HumanCount;
 

@@ -7,7 +7,6 @@ use crate::ratchet::Entry;
 #[rustfmt::skip]
 pub const FOLDER_CIRCLES: &[Entry] = &[
     Entry { place: "backends/cpu/src/collective", ceiling: 3, why: "a queued collective is a command of a stream, and launching one takes the stream" },
-    Entry { place: "cli/src/report", ceiling: 2, why: "the report reads what a run records, and a run asks the report which file it reads" },
 ];
 
 /// Files and modules of one folder that import one another in a circle, by one of them.
@@ -26,7 +25,7 @@ pub const CIRCLES: &[Entry] = &[
     Entry { place: "backends/wgpu/src/kernel.rs", ceiling: 2, why: "the text of a kernel is written from its operands' access, which the kernel declares" },
     Entry { place: "checkpoint/src/error.rs", ceiling: 7, why: "one error type names what each reader found, in that reader's own type" },
     Entry { place: "checkpoint/src/load.rs", ceiling: 2, why: "loading verifies a signature, and signing checks the files as loading does" },
-    Entry { place: "cli/src/adapted.rs", ceiling: 20, why: "a model is described by what trained it, and a run by what reports it; it falls when training is a library" },
+    Entry { place: "cli/src/adapted.rs", ceiling: 9, why: "a model is described by what trained it, and a run by what reports it; it falls when training is a library" },
     Entry { place: "cli/src/estimate/advice.rs", ceiling: 2, why: "the advice lists the stages that the page prints" },
     Entry { place: "cli/src/train/balance.rs", ceiling: 10, why: "the parts of setting a job up share the job that they fill; it falls when training is a library" },
     Entry { place: "collectives/src/by_plan.rs", ceiling: 5, why: "plans, faults and traces are parts of the group on which they act" },
@@ -53,7 +52,7 @@ pub const CIRCLES: &[Entry] = &[
 /// Code lines of crates.
 #[rustfmt::skip]
 pub const CRATE_LINES: &[Entry] = &[
-    Entry { place: "crossweave", ceiling: 18350, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
+    Entry { place: "crossweave", ceiling: 16250, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
     Entry { place: "crossweave-backend-ascend", ceiling: 3300, why: "a run time, operators, fused ones among them, and collectives of one vendor, each declared by hand" },
     Entry { place: "crossweave-backend-cpu", ceiling: 12000, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3250, why: "every collective with its checks, which the CPU back end repeats" },
@@ -184,7 +183,7 @@ pub const FUNCTION_LINES: &[Entry] = &[
     Entry { place: "cli/src/explain/text.rs: write", ceiling: 145, why: "a page from top to bottom" },
     Entry { place: "cli/src/plan.rs: run", ceiling: 133, why: "the options of one verb in their order; becomes calls of the training library" },
     Entry { place: "cli/src/plan_page.rs: write", ceiling: 111, why: "a page from top to bottom" },
-    Entry { place: "cli/src/report/charts.rs: Lines::render", ceiling: 131, why: "one drawing from axes to legend" },
+    Entry { place: "report/src/charts.rs: Lines::render", ceiling: 131, why: "one drawing from axes to legend" },
     Entry { place: "cli/src/train/setup.rs: prepare", ceiling: 148, why: "the setup of a job in its order; becomes the training library" },
     Entry { place: "collectives/src/comm_plan/nodes.rs: hierarchical", ceiling: 123, why: "one plan whose phases share their chunks" },
     Entry { place: "collectives/src/compose.rs: Collectives::compose", ceiling: 139, why: "one arm for each collective" },

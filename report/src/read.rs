@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::ReportError;
 use super::facts::Facts;
-use crate::train::StepTime;
+use crate::StepTime;
 
 /// One optimizer step. A number that was not finite is `None` (JSON has no NaN).
 #[derive(Clone, Debug, Default, PartialEq)]

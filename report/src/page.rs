@@ -7,7 +7,7 @@ use super::facts::{Facts, SetKey, share};
 use super::fold;
 use super::html::{breakable, bytes, clip, command, count, escape, flops, millis, short, time};
 use super::read::{Run, Step};
-use crate::train::StepTime;
+use crate::StepTime;
 
 /// Memory tags in the order of the ledger's documentation; a colour belongs to a tag, whatever
 /// else a run holds.

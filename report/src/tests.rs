@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::facts::Facts;
 use super::read::{Bytes, Memory, Run, Validation};
 use super::{EventWriter, ReportError, compare, fold, page, tfevents, write_events};
-use crate::train::StepTime;
+use crate::StepTime;
 
 /// The page of a run's folder.
 fn write_page(dir: &Path) -> Result<PathBuf, ReportError> {
@@ -528,4 +528,9 @@ fn events_of_a_run_hold_every_scalar() {
     }
     // The version, five scalars a step, two validations.
     assert_eq!(count, 1 + 20 * 5 + 2);
+}
+
+#[test]
+fn ranks_in_a_row_are_listed_as_one() {
+    assert_eq!(super::listed(&[0, 1, 2, 4, 6, 7]), "0-2, 4, 6-7");
 }

@@ -1,7 +1,6 @@
 //! Many ranks shown as a few rows: equal ones as one row, others by minimum, median and maximum, and which rank is the straggler.
 
-use crate::ranks::listed;
-use crate::train::StepTime;
+use crate::StepTime;
 
 use super::read::{Memory, Traffic};
 
@@ -194,4 +193,23 @@ pub fn traffic(all: &[Traffic]) -> Vec<Moved> {
         }
     };
     by.into_iter().map(one).collect()
+}
+
+/// Any ranks in words: `0-2, 4`.
+pub fn listed(ranks: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = vec![];
+    for &r in ranks {
+        match runs.last_mut() {
+            Some((_, end)) if *end + 1 == r => *end = r,
+            _ => runs.push((r, r)),
+        }
+    }
+    let one = |(a, b): &(u32, u32)| {
+        if a == b {
+            a.to_string()
+        } else {
+            format!("{a}-{b}")
+        }
+    };
+    runs.iter().map(one).collect::<Vec<_>>().join(", ")
 }

@@ -1,25 +1,30 @@
-//! `crossweave report DIR`: the files a run leaves behind, as one HTML page that needs no network,
-//! and as TensorBoard event files on request; `crossweave report A B` sets two runs side by side.
+//! The files a run leaves behind, as one HTML page that needs no network, and as TensorBoard event files; two runs side by side on
+//! one page. What a run records for its report is declared here, and read without any crate that runs one.
 //!
 //! The page is read years later and sent around by mail, so everything is inside it: plots are
 //! SVG drawn here, style and script are inlined, fonts are the reader's own.
+#![forbid(unsafe_code)]
 
 mod charts;
 mod compare;
 mod facts;
 mod fold;
 mod html;
+pub mod moment;
 mod page;
 mod read;
 mod tfevents;
+mod times;
+pub mod whole;
 
-use crate::whole;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+pub use fold::listed;
 pub use read::{RECORD, Run};
 pub use tfevents::EventWriter;
+pub use times::StepTime;
 
 /// Why no report can be made: which file, where in it, what is wrong and what to do.
 #[derive(Debug)]
