@@ -9,7 +9,7 @@ use crossweave_config::Settings;
 use crossweave_nn::lora::is_adapter;
 use crossweave_nn::{ModelSpec, units};
 use crossweave_tensor::{Group, ParamDecl};
-use crossweave_zero::optim::{Assigned, StateName};
+use crossweave_zero::optim::{Assigned, ParamGroups, StateName};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -41,11 +41,13 @@ pub fn holds(manifest: &Manifest) -> std::result::Result<(), String> {
     }
     let params = params(manifest)?;
     let settings = serde_json::from_value::<Settings>(state["config"].clone());
-    let mut known = tensors(&params, settings.as_ref().ok());
+    let groups = settings.as_ref().ok().map(optimizer::groups).transpose();
+    let groups = groups.map_err(|e| format!("state.config: {e}"))?;
+    let mut known = tensors(&params, groups.as_ref());
     for (name, there) in &manifest.layout {
         let Some((shape, _)) = known.remove(name) else {
             // The states of an optimizer that this build does not know are its own.
-            if settings.is_err() && !name.starts_with(VALUE) {
+            if groups.is_none() && !name.starts_with(VALUE) {
                 continue;
             }
             let name = crossweave_files::clip(name, 200);
@@ -99,14 +101,14 @@ fn params(manifest: &Manifest) -> std::result::Result<Vec<ParamDecl>, String> {
 /// for the data.
 fn tensors(
     params: &[ParamDecl],
-    settings: Option<&Settings>,
+    groups: Option<&ParamGroups>,
 ) -> BTreeMap<String, (Vec<u64>, bool)> {
     let mut all = BTreeMap::new();
     for p in params {
         let dims = p.shape.dims().to_vec();
         all.insert(format!("{VALUE}{}", p.name), (dims, true));
     }
-    let Some(settings) = settings else { return all };
+    let Some(groups) = groups else { return all };
     let assigned: Vec<Assigned<'_>> = params
         .iter()
         .map(|p| Assigned {
@@ -116,7 +118,7 @@ fn tensors(
             frozen: false,
         })
         .collect();
-    let recipes = optimizer::groups(settings).recipes(&assigned);
+    let recipes = groups.recipes(&assigned);
     for (p, recipe) in params.iter().zip(recipes) {
         let Some(recipe) = recipe else { continue };
         let dims = p.shape.dims();

@@ -1,7 +1,7 @@
 //! Faults of a config that only its files, the model or a back end show: each with its place in the config, all of them together.
 
 use crate::job_error::{Placeable, Result};
-use crossweave_config::{Config, Errors, Problem};
+use crossweave_config::{Config, Errors, Problem, is_path};
 
 /// The faults that were found, in the order in which they were.
 #[derive(Default)]
@@ -59,13 +59,13 @@ fn placed(config: &Config, key: &str, e: &impl Placeable) -> Problem {
     let fix = fix.unwrap_or_else(|| format!("see `crossweave config explain {key}`"));
     let (first, rest) = what.split_once(": ").unwrap_or(("", &what));
     let first = first.trim_matches('`');
-    if is_key(first) {
+    if is_path(first) {
         return config.problem(first, rest.to_string(), fix);
     }
     let clean = |c: char| !(c.is_alphanumeric() || "._[]".contains(c));
     let words = what.split([' ', ',', ';', '=']);
     let mut words = words.map(|w| w.trim_matches(clean));
-    let named = words.find(|w| is_key(w) && config.place(w).is_some());
+    let named = words.find(|w| is_path(w) && config.place(w).is_some());
     let path = named.or(of_value(config, &what)).unwrap_or(key).to_string();
     config.problem(&path, what, fix)
 }
@@ -82,31 +82,6 @@ fn of_value<'a>(config: &'a Config, what: &str) -> Option<&'a str> {
     });
     let longest = quoted.max_by_key(|r| r.value.len());
     longest.map(|r| &*r.path)
-}
-
-/// Whether the word is written as the path of a key.
-fn is_key(word: &str) -> bool {
-    const SECTIONS: [&str; 12] = [
-        "activation_checkpointing",
-        "aio",
-        "bf16",
-        "checkpoint",
-        "data",
-        "distill",
-        "faults",
-        "fp16",
-        "mesh",
-        "model",
-        "optimizer",
-        "run",
-    ];
-    let Some((section, key)) = word.split_once('.') else {
-        return false;
-    };
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_.[]".contains(c);
-    let known =
-        SECTIONS.contains(&section) || ["scheduler", "zero_optimization"].contains(&section);
-    known && !key.is_empty() && key.chars().all(plain)
 }
 
 #[cfg(test)]

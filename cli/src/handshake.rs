@@ -1,15 +1,13 @@
 //! What the processes of a job hold against each other before the first step: the program's version and the resolved config, key by key.
 //!
-//! The back end may differ from process to process: a job of several is a mixed one (docs/islands.md).
+//! A key whose row says so may differ from process to process, as the back end does: a job of several is a mixed one (docs/islands.md).
 
-use crossweave_config::Resolved;
+use crossweave_config::{Resolved, may_differ_by_process};
 use crossweave_mesh::ProcessMap;
 use crossweave_report::listed;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Keys that each process may choose for itself.
-const FREE: [&str; 1] = ["run.backend"];
 /// Differences that are reported for one group of ranks.
 const MOST: usize = 4;
 
@@ -27,7 +25,7 @@ pub fn differences(all: &[Vec<u8>], process_map: &ProcessMap) -> Option<String> 
         let mut flat = BTreeMap::new();
         let value = serde_json::from_slice(bytes).unwrap_or(Value::Null);
         flatten("", &value, &mut flat);
-        FREE.iter().for_each(|key| drop(flat.remove(*key)));
+        flat.retain(|key, _| !may_differ_by_process(key));
         flat
     };
     let first = read(all.first()?);

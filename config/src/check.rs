@@ -11,8 +11,9 @@ use crate::asks::asks_nothing;
 use crate::deepspeed::is_remark;
 use crate::error::{At, Problem, SHOWN};
 use crate::json::{Json, Member, Node};
-use crate::schema::{Default, Field, Form, Forms, Kind, Range, Source, Table};
-use crate::suggest::{distance, known_word, nearest};
+use crate::known_words::known_word;
+use crate::schema::{Auto, Default, Field, Form, Forms, Kind, Range, Source, Table};
+use crate::suggest::{distance, nearest};
 use crate::table_run::ROOT;
 use crate::unused::Unused;
 
@@ -52,27 +53,6 @@ pub struct Checked {
 /// Origin of what nobody gave.
 const DEFAULT: &str = "default";
 
-/// What `"auto"` becomes in a config written for the Hugging Face Trainer, which fills such keys in from its own arguments: the
-/// defaults of those arguments, since the arguments are not here. Keys of the batch and of the scheduler's end are solved instead.
-const TRAINER: &[(&str, &str)] = &[
-    ("optimizer.params.lr", "5e-5"),
-    ("optimizer.params.betas", "[0.9, 0.999]"),
-    ("optimizer.params.eps", "1e-8"),
-    ("optimizer.params.weight_decay", "0.0"),
-    ("scheduler.params.warmup_min_lr", "0.0"),
-    ("scheduler.params.warmup_num_steps", "0"),
-    ("gradient_clipping", "1.0"),
-    ("fp16.enabled", "false"),
-    ("bf16.enabled", "false"),
-];
-
-/// `"auto"` here follows from the width of the model, as in the Trainer; resolving fills it in.
-pub const BY_WIDTH: [&str; 3] = [
-    "zero_optimization.reduce_bucket_size",
-    "zero_optimization.stage3_prefetch_bucket_size",
-    "zero_optimization.stage3_param_persistence_threshold",
-];
-
 /// Checks `root` against the whole schema.
 pub fn check(file: &str, root: &Node) -> Checked {
     let mut walk = Walk {
@@ -98,23 +78,19 @@ pub fn check(file: &str, root: &Node) -> Checked {
     walk.out
 }
 
-/// Sections that are this project's.
-const OWN: [&str; 7] = [
-    "model",
-    "data",
-    "mesh",
-    "run",
-    "collectives",
-    "faults",
-    "distill",
-];
+/// Whether `key` is a section of this project's own, which no file of another program has.
+fn is_own(key: &str) -> bool {
+    let section = |f: &Field| matches!(f.kind, Kind::Section(_) | Kind::List(_) | Kind::Forms(_));
+    let mut own = ROOT.fields.iter();
+    own.any(|f| f.key == key && f.source == Source::Own && section(f))
+}
 
 /// Whether no key of the file itself is this project's.
 fn is_deepspeeds(root: &Node) -> bool {
     let Json::Object(members) = &root.value else {
         return false;
     };
-    let mut ours = members.iter().filter(|m| OWN.contains(&m.key.as_str()));
+    let mut ours = members.iter().filter(|m| is_own(&m.key));
     !ours.any(|m| matches!(m.at, At::File { .. }))
 }
 
@@ -143,8 +119,8 @@ fn leaves_to_the_trainer(root: &Node) -> bool {
     let Json::Object(members) = &root.value else {
         return false;
     };
-    let theirs = members.iter().filter(|m| !OWN.contains(&m.key.as_str()));
-    theirs.into_iter().any(|m| any(&m.node.value))
+    let mut theirs = members.iter().filter(|m| !is_own(&m.key));
+    theirs.any(|m| any(&m.node.value))
 }
 
 fn join(path: &str, key: &str) -> String {
@@ -338,22 +314,24 @@ impl Walk<'_> {
             );
             return None;
         }
+        let solved = matches!(field.auto, Auto::Solved);
+        let trainers = matches!(field.auto, Auto::Trainer(_));
         if auto
-            && !field.auto_absent
-            && (overlay.is_none() || TRAINER.iter().any(|(key, _)| *key == path))
+            && !solved
+            && (overlay.is_none() || trainers)
             && let Default::Json(text) = field.default
         {
             return self.trainer(field, path, text);
         }
         let laid = overlay
-            .filter(|_| !(auto && field.auto_absent))
+            .filter(|_| !(auto && solved))
             .and_then(|(label, values)| {
                 let value = values.iter().find(|(key, _)| *key == field.key)?;
                 Some((label.clone(), value.1.clone()))
             });
         let (from, text) = match (laid, &field.default) {
             (Some((label, text)), _) => (label, text),
-            _ if auto && field.auto_absent => {
+            _ if auto && solved => {
                 self.row(field, path, None, "auto");
                 return None;
             }
@@ -387,12 +365,14 @@ impl Walk<'_> {
         path: &str,
         default: &'static str,
     ) -> Option<Value> {
-        let listed = TRAINER.iter().find(|(key, _)| *key == path);
-        let text = listed.map_or(default, |(_, text)| text);
+        let text = match field.auto {
+            Auto::Trainer(text) => text,
+            _ => default,
+        };
         let node = without_places(crate::json::parse(text).ok()?);
         let value = self.value(&field.kind, &node, path, "auto")?;
         self.row(field, path, Some(&value), "auto");
-        if !BY_WIDTH.contains(&path) {
+        if !matches!(field.auto, Auto::Width(_)) {
             self.out.taken.push((path.to_string(), text.to_string()));
         }
         Some(value)

@@ -4,9 +4,10 @@ use crate::Config;
 use crate::check::{example, want};
 use crate::conflicts;
 use crate::deepspeed::{current_name, other_names};
-use crate::schema::{Default, Field, Kind, Source, Table};
-use crate::suggest::{known_word, nearest};
-use crate::table_run::ROOT;
+use crate::known_words::known_word;
+use crate::rows::{self, may_change_on_resume, may_differ_by_process};
+use crate::schema::{Auto, Default, Field, Kind, Source, Table};
+use crate::suggest::nearest;
 use crate::wrap::{hanging, wrap};
 
 /// A key of the tables, at its place.
@@ -19,51 +20,21 @@ pub(crate) struct Entry {
     pub field: &'static Field,
 }
 
-/// Every key, in the order of the tables.
+/// Every key, in the order of the tables; one of several cases is one.
 pub(crate) fn entries() -> Vec<Entry> {
-    let mut out = vec![];
-    fields(&ROOT, "", &[], &mut out);
+    let mut out: Vec<Entry> = vec![];
+    rows::each(&mut |path, case, field| {
+        let same = |e: &&mut Entry| e.path == path && std::ptr::eq(e.field.doc, field.doc);
+        match out.iter_mut().find(same) {
+            Some(e) => e.cases.extend(case),
+            None => out.push(Entry {
+                path: path.to_string(),
+                cases: case.into_iter().collect(),
+                field,
+            }),
+        }
+    });
     out
-}
-
-fn fields(t: &'static Table, path: &str, cases: &[&'static str], out: &mut Vec<Entry>) {
-    t.fields.iter().for_each(|f| one(f, path, cases, out));
-}
-
-fn one(field: &'static Field, path: &str, cases: &[&'static str], out: &mut Vec<Entry>) {
-    let path = match path {
-        "" => field.key.to_string(),
-        _ => format!("{path}.{}", field.key),
-    };
-    // A key of several cases is one key.
-    let same = |e: &&mut Entry| e.path == path && std::ptr::eq(e.field.doc, field.doc);
-    match out.iter_mut().find(same) {
-        Some(e) => e.cases.extend(cases),
-        None => out.push(Entry {
-            path: path.clone(),
-            cases: cases.to_vec(),
-            field,
-        }),
-    }
-    inside(&field.kind, &path, cases, out);
-}
-
-fn inside(kind: &'static Kind, path: &str, cases: &[&'static str], out: &mut Vec<Entry>) {
-    match kind {
-        Kind::Section(t) | Kind::List(t) => fields(t, path, cases, out),
-        Kind::Typed(typed) => {
-            typed.extra.iter().for_each(|f| one(f, path, cases, out));
-            for (name, t) in typed.cases {
-                fields(t, &format!("{path}.params"), &[name], out);
-            }
-        }
-        Kind::Forms(forms) => {
-            for form in forms.forms {
-                inside(&form.kind, path, cases, out);
-            }
-        }
-        _ => {}
-    }
 }
 
 /// The path without what stands for an element or a case: `faults[0].kind`, `optimizer(AdamW).params.lr`.
@@ -195,6 +166,9 @@ fn page(e: &Entry, config: Option<&Config>, width: usize) -> String {
         false => format!("; also read as {}", others.join(", ")),
     };
     say("DeepSpeed", &format!("{known}{more}"));
+    if !matches!(f.kind, Kind::Ignored(_) | Kind::Refused(_)) {
+        say("on resume", on_resume(&e.path));
+    }
     let value = shown(f);
     let set = match f.kind {
         Kind::Section(_) | Kind::Typed(_) | Kind::List(_) | Kind::Forms(_) => None,
@@ -231,6 +205,16 @@ fn page(e: &Entry, config: Option<&Config>, width: usize) -> String {
     out
 }
 
+/// Whether the key may change with `--resume`, and differ between the processes of a job.
+fn on_resume(path: &str) -> &'static str {
+    match (may_change_on_resume(path), may_differ_by_process(path)) {
+        (true, true) => "may change; each process may have its own",
+        (true, false) => "may change",
+        (false, true) => "stays as it was; each process may have its own",
+        (false, false) => "stays as it was",
+    }
+}
+
 fn sentence(f: &Field) -> String {
     match f.kind {
         Kind::Ignored(why) => format!("has no effect here, and a warning says so: {why}"),
@@ -257,9 +241,9 @@ fn kind(k: &Kind) -> String {
 }
 
 fn default(f: &Field) -> String {
-    let auto = match f.auto_absent {
-        true => "; \"auto\" is the same",
-        false => "",
+    let auto = match f.auto {
+        Auto::Solved => "; \"auto\" is the same",
+        _ => "",
     };
     match f.default {
         Default::Required => "none: it must be given".into(),
@@ -270,6 +254,9 @@ fn default(f: &Field) -> String {
 
 /// A value as JSON: of another kind than the default, where there is a choice.
 fn shown(f: &Field) -> String {
+    if matches!(f.kind, Kind::Forms(_)) && !f.example.is_empty() {
+        return f.example.into();
+    }
     let default = match f.default {
         Default::Json(text) => text,
         _ => "",
@@ -287,36 +274,9 @@ fn shown(f: &Field) -> String {
             fits.map_or(default.to_string(), |x| x.to_string())
         }
         Kind::Text { .. } | Kind::Texts if default.len() > 2 => default.into(),
-        Kind::Text { .. } | Kind::Texts => text_example(f.key).into(),
-        Kind::Forms(_) => match f.key {
-            "model" => r#"{"family": "gpt2", "preset": "tiny"}"#.into(),
-            "data" => r#"{"train": "corpus/*.txt"}"#.into(),
-            "tokenizer" => "\"gpt2\"".into(),
-            _ => example(&f.kind),
-        },
+        Kind::Text { .. } | Kind::Texts if f.example.is_empty() => "\"text\"".into(),
+        Kind::Text { .. } | Kind::Texts => f.example.into(),
         other => example(other),
-    }
-}
-
-/// What such a text looks like.
-fn text_example(key: &str) -> &'static str {
-    match key {
-        "out" => "\"runs/a\"",
-        "hf" => "\"models/gpt2\"",
-        "nvme_path" => "\"/mnt/nvme\"",
-        "cache_dir" => "\"cache\"",
-        "split" => "\"969,30,1\"",
-        "train" | "validation" | "exclude" => "\"corpus/*.txt\"",
-        "tokens" => "\"batches.safetensors\"",
-        "file" => "\"tokenizer.json\"",
-        "field" | "jsonl_field" => "\"content\"",
-        "eod_token" => "\"<|endoftext|>\"",
-        "sign_key" => "\"team.key\"",
-        "trust_key" => "\"team.key.pub\"",
-        "indexed" => "\"corpus/pile\"",
-        "packages" => "[\"serde\"]",
-        "prompt" => "\"fn main\"",
-        _ => "\"text\"",
     }
 }
 

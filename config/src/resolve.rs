@@ -3,9 +3,10 @@
 
 use crate::batch::{Batch, solve};
 use crate::canonical::of_shards;
-use crate::check::BY_WIDTH;
 use crate::epochs::Epoch;
 use crate::error::{Errors, Problem};
+use crate::rows;
+use crate::schema::Auto;
 use crate::settings::*;
 use crate::unavailable::{forget_without_effect, unavailable, without_effect};
 use crate::{Anneal, Config, OneCycle, Schedule, Warmup, WsdStyle};
@@ -213,30 +214,34 @@ impl Resolver<'_> {
 
     /// Sizes given as `"auto"`, as the Hugging Face Trainer takes them from the width of the model.
     fn sizes_by_width(&mut self, s: &mut Settings, width: Option<u64>) {
-        let zero = &mut s.zero_optimization;
-        let slots = [
-            &mut zero.reduce_bucket_size,
-            &mut zero.stage3_prefetch_bucket_size,
-            &mut zero.stage3_param_persistence_threshold,
-        ];
-        for (path, slot) in BY_WIDTH.into_iter().zip(slots) {
-            if !self.config.is_auto(path) {
-                continue;
+        let mut asked = vec![];
+        rows::each(&mut |path, _, row| {
+            if let Auto::Width(rule) = row.auto
+                && self.config.is_auto(path)
+            {
+                asked.push((path.to_string(), rule));
             }
-            let Some(h) = width else {
-                let what = format!(
-                    "\"auto\" follows the width of the model, which is not known yet: {slot} is used"
-                );
-                self.warn(path, what, "give the value");
+        });
+        if asked.is_empty() {
+            return;
+        }
+        let mut all = serde_json::to_value(&*s).unwrap_or_default();
+        for (path, rule) in asked {
+            let Some(slot) = all.pointer_mut(&format!("/{}", path.replace('.', "/"))) else {
                 continue;
             };
-            let square = h.saturating_mul(h);
-            *slot = match path {
-                "zero_optimization.reduce_bucket_size" => square,
-                // As the Trainer rounds it: the whole part of 0.9 h^2.
-                "zero_optimization.stage3_prefetch_bucket_size" => (0.9 * square as f64) as u64,
-                _ => h.saturating_mul(10),
-            };
+            match width {
+                Some(width) => *slot = rule(width).into(),
+                None => {
+                    let what = format!(
+                        "\"auto\" follows the width of the model, which is not known yet: {slot} is used"
+                    );
+                    self.warn(&path, what, "give the value");
+                }
+            }
+        }
+        if let Ok(filled) = serde_json::from_value(all) {
+            *s = filled;
         }
     }
 
@@ -245,7 +250,7 @@ impl Resolver<'_> {
         let o = &s.optimizer;
         let path = |key: &str| format!("optimizer.params.{key}");
         self.numbers(&o.kind, &o.params, "optimizer.params");
-        if o.kind == "AdamW" && o.params.adam_w_mode == Some(false) {
+        if o.kind == "AdamW" && o.params.flag("adam_w_mode") == Some(false) {
             let what = "AdamW is decoupled whatever adam_w_mode says, as in DeepSpeed";
             self.warn(
                 &path("adam_w_mode"),
@@ -253,14 +258,15 @@ impl Resolver<'_> {
                 "write \"type\": \"Adam\" for L2",
             );
         }
-        let torchs = o.params.torch_adam == Some(true) && !self.is_given(&path("weight_decay"));
+        let torchs =
+            o.params.flag("torch_adam") == Some(true) && !self.is_given(&path("weight_decay"));
         if let Some(decay) = o.params.weight_decay.filter(|d| torchs && *d > 0.0) {
             let what = format!(
                 "torch's AdamW decays by {decay} where weight_decay is not given, DeepSpeed's own by 0: {decay} is taken"
             );
             self.warn(&path("torch_adam"), what, "give weight_decay");
         }
-        let relative = o.kind == "Adafactor" && o.params.relative_step == Some(true);
+        let relative = o.kind == "Adafactor" && o.params.flag("relative_step") == Some(true);
         if relative && o.params.lr.is_some() {
             let what = "lr and relative_step exclude each other";
             self.error(
@@ -303,14 +309,17 @@ impl Resolver<'_> {
     }
 
     fn numbers(&mut self, kind: &str, p: &OptimizerParams, at: &str) {
-        if let (Some(min), Some(max)) = (p.min_coeff, p.max_coeff)
+        if let (Some(min), Some(max)) = (p.number("min_coeff"), p.number("max_coeff"))
             && min > max
         {
             let what = format!("min_coeff {min} is above max_coeff {max}");
             self.error(&format!("{at}.min_coeff"), what, "lower it");
         }
-        let nesterov = kind == "SGD" && p.nesterov == Some(true);
-        if nesterov && (p.momentum == Some(0.0) || p.dampening.is_some_and(|d| d != 0.0)) {
+        let nesterov = kind == "SGD" && p.flag("nesterov") == Some(true);
+        if nesterov
+            && (p.number("momentum") == Some(0.0)
+                || p.number("dampening").is_some_and(|d| d != 0.0))
+        {
             let what = "nesterov needs a momentum and no dampening";
             self.error(
                 &format!("{at}.nesterov"),
@@ -318,7 +327,7 @@ impl Resolver<'_> {
                 "give momentum, remove dampening",
             );
         }
-        if p.warmup_init == Some(true) && p.relative_step == Some(false) {
+        if p.flag("warmup_init") == Some(true) && p.flag("relative_step") == Some(false) {
             let what = "warmup_init is a form of relative_step, which is off";
             self.error(&format!("{at}.warmup_init"), what, "remove it");
         }

@@ -28,10 +28,85 @@ pub struct Field {
     pub doc: &'static str,
     /// Where the name comes from.
     pub source: Source,
-    /// `"auto"` means "absent" (solved later) instead of "the default".
-    pub auto_absent: bool,
+    /// What `"auto"` means.
+    pub auto: Auto,
     /// `null` means "the default", as in DeepSpeed, whose own default it is.
     pub null_default: bool,
+    /// Whether a continuation of a run may have another value; `None` = as the section around it says, and the whole file says
+    /// [`Resume::Same`].
+    pub resume: Option<Resume>,
+    /// Each process of a job may have a value of its own; else all of them have one.
+    pub per_process: bool,
+    /// Other names by which the key is read.
+    pub names: &'static [Name],
+    /// Words of other programs for the same thing, which an unknown key's error translates. One with a dot means it in that section
+    /// alone: `mesh.data`.
+    pub words: &'static [&'static str],
+    /// An example of its value, as JSON; empty = one that follows from its kind.
+    pub example: &'static str,
+    /// When its numbers are read at all, beside what the section around it says.
+    pub read: Read,
+}
+
+/// Whether a run may be continued with another value of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// The continuation has the value that the run was begun with.
+    Same,
+    /// It may have another: the key does not change what is computed, or only how long.
+    Free,
+}
+
+/// What `"auto"` means as the value of a key.
+#[derive(Clone, Copy)]
+pub enum Auto {
+    /// The default.
+    Default,
+    /// Nothing: it is solved later, or absent.
+    Solved,
+    /// The default of the argument from which the Hugging Face Trainer would fill it in, as JSON.
+    Trainer(&'static str),
+    /// A number that follows from the width of the model, as in the Trainer.
+    Width(fn(u64) -> u64),
+}
+
+/// Another name by which a key is read.
+#[derive(Clone, Copy)]
+pub enum Name {
+    /// A key of the same section.
+    Also(&'static str),
+    /// A key of the same section that DeepSpeed calls deprecated.
+    Deprecated(&'static str),
+    /// A switch of the same section that DeepSpeed calls deprecated: `true` stands for `{"device": "cpu"}`.
+    Switch(&'static str),
+    /// A key of another section, by its whole path.
+    Elsewhere(&'static str),
+}
+
+impl Name {
+    /// The name as a whole path, for the key at `path`.
+    pub fn whole(&self, path: &str) -> String {
+        match (self, path.rsplit_once('.')) {
+            (Name::Elsewhere(whole), _) => (*whole).to_string(),
+            (Name::Also(n) | Name::Deprecated(n) | Name::Switch(n), Some((section, _))) => {
+                format!("{section}.{n}")
+            }
+            (Name::Also(n) | Name::Deprecated(n) | Name::Switch(n), None) => (*n).to_string(),
+        }
+    }
+}
+
+/// When the numbers of a key are read. One that is not read may be any number, as in DeepSpeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// Always.
+    Always,
+    /// Where something computes in float16.
+    Float16,
+    /// Where the loss scale moves.
+    MovingScale,
+    /// Where states or parameters rest on a disk.
+    Disk,
 }
 
 /// What a key is when not given.
@@ -156,6 +231,10 @@ pub struct Typed {
     pub extra: &'static [Field],
     /// Names known elsewhere that are not built yet, to be named as such.
     pub missing: &'static [&'static str],
+    /// Words of other programs for `type`, as [`Field::words`].
+    pub words: &'static [&'static str],
+    /// Whether a continuation may have other `params`; `None` = as the section.
+    pub resume_params: Option<Resume>,
 }
 
 /// Alternatives, picked by `pick`.
@@ -185,8 +264,14 @@ const fn field(key: &'static str, kind: Kind, default: Default, doc: &'static st
         default,
         doc,
         source: Source::Own,
-        auto_absent: false,
+        auto: Auto::Default,
         null_default: false,
+        resume: None,
+        per_process: false,
+        names: &[],
+        words: &[],
+        example: "",
+        read: Read::Always,
     }
 }
 
@@ -389,7 +474,55 @@ impl Field {
 
     /// `"auto"` means "solve it".
     pub const fn auto(mut self) -> Field {
-        self.auto_absent = true;
+        self.auto = Auto::Solved;
+        self
+    }
+
+    /// `"auto"` means the default of the Trainer's argument, as JSON.
+    pub const fn trainer(mut self, json: &'static str) -> Field {
+        self.auto = Auto::Trainer(json);
+        self
+    }
+
+    /// `"auto"` means this number for the width of the model.
+    pub const fn by_width(mut self, rule: fn(u64) -> u64) -> Field {
+        self.auto = Auto::Width(rule);
+        self
+    }
+
+    /// A continuation of a run may have another value; of a section, each of its rows that does not say otherwise.
+    pub const fn free(mut self) -> Field {
+        self.resume = Some(Resume::Free);
+        self
+    }
+
+    /// Each process may have a value of its own.
+    pub const fn per_process(mut self) -> Field {
+        self.per_process = true;
+        self
+    }
+
+    /// Other names by which the key is read.
+    pub const fn names(mut self, names: &'static [Name]) -> Field {
+        self.names = names;
+        self
+    }
+
+    /// Words of other programs that mean it.
+    pub const fn words(mut self, words: &'static [&'static str]) -> Field {
+        self.words = words;
+        self
+    }
+
+    /// An example of its value, as JSON.
+    pub const fn example(mut self, json: &'static str) -> Field {
+        self.example = json;
+        self
+    }
+
+    /// When its numbers are read; of a section, those of all its rows.
+    pub const fn read(mut self, when: Read) -> Field {
+        self.read = when;
         self
     }
 }

@@ -1,6 +1,7 @@
 //! `optimizer` and `scheduler` as plain structs, beside those of the other sections.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// `optimizer`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -9,7 +10,7 @@ pub struct Optimizer {
     /// Type; several names stand for one optimizer, and `Adam` is AdamW unless `adam_w_mode` is false (DeepSpeed's rule).
     #[serde(rename = "type")]
     pub kind: String,
-    /// Parameters of all types together; a type uses its own.
+    /// Parameters of the type.
     pub params: OptimizerParams,
     /// Exceptions by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -42,96 +43,44 @@ pub struct GroupOptimizer {
     /// Type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Parameters of all types together; a type uses its own.
+    /// Parameters of the type.
     pub params: OptimizerParams,
 }
 
-/// What `eps` may be.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Eps {
-    /// Added to the root of the second moment.
-    One(f64),
-    /// Adafactor's: added to the squared gradient, and the least parameter scale.
-    Two([f64; 2]),
-}
-
-/// Parameters of all optimizers; the tables say which type takes which.
+/// Parameters of an optimizer: those that the run reads itself, and those that are the optimizer's own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct OptimizerParams {
     /// Learning rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr: Option<f64>,
-    /// Decay of the moments.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub betas: Option<[f64; 2]>,
-    /// Added where something is divided by.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub eps: Option<Eps>,
     /// Weight decay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
     /// What decays.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decay_on: Option<DecayOn>,
-    /// Decoupled decay; false = L2.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub adam_w_mode: Option<bool>,
-    /// Adam: as torch's, whose decay has another default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub torch_adam: Option<bool>,
-    /// Divide moments by 1 − β^step.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bias_correction: Option<bool>,
-    /// LAMB: largest trust ratio.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_coeff: Option<f64>,
-    /// LAMB: smallest trust ratio.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_coeff: Option<f64>,
-    /// SGD, Muon: decay of the momentum.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub momentum: Option<f64>,
-    /// SGD: part of the gradient left out of the momentum.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dampening: Option<f64>,
-    /// SGD, Muon: look ahead.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nesterov: Option<bool>,
-    /// Adafactor: largest root mean square of an update.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub clip_threshold: Option<f64>,
-    /// Adafactor: exponent of the second moment's decay.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub decay_rate: Option<f64>,
-    /// Adafactor: decay of a first moment.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub beta1: Option<f64>,
-    /// Adafactor: steps in proportion to the parameter.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scale_parameter: Option<bool>,
-    /// Adafactor: the rate follows the step.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub relative_step: Option<bool>,
-    /// Adafactor: a slow start of the relative step.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub warmup_init: Option<bool>,
-    /// Muon: iterations.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ns_steps: Option<u64>,
-    /// Muon: scale by shape.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scale_mode: Option<String>,
-    /// Muon: further factor.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub extra_scale_factor: Option<f64>,
     /// Muon: rate of the matrices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub muon_lr: Option<f64>,
     /// Muon: rate of what AdamW updates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adam_lr: Option<f64>,
+    /// The keys of the optimizer's table beside these, with every default filled in: the fields of its struct in `crossweave-optim`.
+    #[serde(flatten)]
+    pub own: Map<String, Value>,
+}
+
+impl OptimizerParams {
+    /// A switch of the optimizer's own; `None` = it has none of that name.
+    pub fn flag(&self, key: &str) -> Option<bool> {
+        self.own.get(key)?.as_bool()
+    }
+
+    /// A number of the optimizer's own; `None` = it has none of that name.
+    pub fn number(&self, key: &str) -> Option<f64> {
+        self.own.get(key)?.as_f64()
+    }
 }
 
 /// Which parameters decay.

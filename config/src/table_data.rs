@@ -7,7 +7,9 @@ const CARGO: Table = Table {
     doc: "sources of locked packages as cargo unpacked them: the same text on every machine, nothing downloaded",
     overlay: None,
     fields: &[
-        texts("packages", "", "names of packages in the lock file").required(),
+        texts("packages", "", "names of packages in the lock file")
+            .example("[\"serde\"]")
+            .required(),
         text(
             "lock",
             "\"Cargo.lock\"",
@@ -27,7 +29,11 @@ const CARGO_SOURCE: Table = Table {
 const INDEXED: Table = Table {
     doc: "a Megatron dataset that is already tokenised",
     overlay: None,
-    fields: &[text("indexed", "", "path prefix of PREFIX.bin and PREFIX.idx").required()],
+    fields: &[
+        text("indexed", "", "path prefix of PREFIX.bin and PREFIX.idx")
+            .example("\"corpus/pile\"")
+            .required(),
+    ],
 };
 /// One source of a mixture.
 const PART: Table = Table {
@@ -43,14 +49,15 @@ const PART: Table = Table {
             "indexed",
             "",
             "in place of files: path prefix of a Megatron dataset",
-        ),
+        )
+        .example("\"corpus/pile\""),
         positive(
             "weight",
             "",
             "share of the samples that come from this source; the weights need not add up to 1",
         )
         .required(),
-        text("field", "", "as data.field, for this source only"),
+        text("field", "", "as data.field, for this source only").example("\"content\""),
     ],
 };
 const SOURCE_FORMS: &[Form] = &[
@@ -122,7 +129,9 @@ fn pick_source(value: &Json) -> Result<usize, (String, String)> {
 const TOKENIZER_FILE: Table = Table {
     doc: "a tokenizer in Hugging Face's format",
     overlay: None,
-    fields: &[text("file", "", "path of tokenizer.json").required()],
+    fields: &[text("file", "", "path of tokenizer.json")
+        .example("\"tokenizer.json\"")
+        .required()],
 };
 const TOKENIZER_HF: Table = Table {
     doc: "the tokenizer of a model in Hugging Face's format",
@@ -131,7 +140,7 @@ const TOKENIZER_HF: Table = Table {
         "hf",
         "",
         "folder with tokenizer.json, or \"org/name\" of a model that `hf download` has put into the hub cache",
-    )
+    ).example("\"models/gpt2\"")
     .required()],
 };
 const TOKENIZER: Forms = Forms {
@@ -186,8 +195,8 @@ const TEXT_DATA: Table = Table {
     doc: "text, tokenised once and cached",
     overlay: None,
     fields: &[
-        forms("train", &TRAIN, "").required(),
-        forms("validation", &VALIDATION, ""),
+        forms("train", &TRAIN, "").words(&["dataset_path", "data_files", "train_files", "train_file", "dataset", "train_data", "data_path", "data.path", "data.files"]).required(),
+        forms("validation", &VALIDATION, "").words(&["validation_file", "valid_data", "val_data", "eval_data"]),
         probability(
             "validation_fraction",
             "",
@@ -197,22 +206,22 @@ const TEXT_DATA: Table = Table {
             "split",
             "",
             "Megatron's form of the same: weights of train, validation, test, e.g. \"969,30,1\"",
-        )
+        ).example("\"969,30,1\"")
         .megatron(),
-        forms("tokenizer", &TOKENIZER, ""),
+        forms("tokenizer", &TOKENIZER, "").example("\"gpt2\"").words(&["tokenizer_name", "tokenizer_path"]),
         int(
             "seq_len",
             1,
             "",
             "tokens a sample; \"auto\" or absent = the model's longest sequence",
-        )
+        ).words(&["seq_length", "max_seq_length", "max_seq_len", "sequence_length", "block_size", "context_length", "ctx_len", "n_ctx", "max_length", "cutoff_len"])
         .auto(),
         text(
             "field",
             "",
             "field of a row of JSON, or column of a table, that holds the document; absent = \"text\"",
-        ),
-        text("jsonl_field", "", "older name of field"),
+        ).example("\"content\"").words(&["text_column", "text_field", "text_key", "dataset_text_field", "content_column"]),
+        text("jsonl_field", "", "older name of field").example("\"content\""),
         word(
             "format",
             &["text", "prompt_completion", "messages"],
@@ -224,7 +233,7 @@ const TEXT_DATA: Table = Table {
             &["completion", "all"],
             "",
             "for examples: which tokens count in the loss, those of the completion or of the assistant, or all; absent = completion",
-        ),
+        ).words(&["train_on_inputs"]),
         text(
             "chat_template",
             "",
@@ -296,24 +305,26 @@ const TEXT_DATA: Table = Table {
         )
         .auto(),
         flag("append_eod", "", "end every document with the tokenizer's end-of-document token; absent = if it has one that fits the vocabulary").auto(),
-        text("eod_token", "", "the token of a tokenizer.json that ends a document or completion; absent = eos_token of tokenizer_config.json or special_tokens_map.json beside it, else a usual name such as </s>"),
+        text("eod_token", "", "the token of a tokenizer.json that ends a document or completion; absent = eos_token of tokenizer_config.json or special_tokens_map.json beside it, else a usual name such as </s>").example("\"<|endoftext|>\""),
         flag("add_bos", "", "begin every document and prompt with the tokenizer's token for it; absent = as tokenizer.json does, like AutoTokenizer(text); true: with bos_token where it does not").auto(),
         RESET_MASK,
         RESET_POSITIONS,
-        texts("exclude", "", "globs of files to leave out"),
+        texts("exclude", "", "globs of files to leave out").example("\"corpus/*.txt\""),
         int("seed", 0, "", "seed of the shuffle; absent = run.seed").auto(),
         text(
             "cache_dir",
             "",
             "folder of tokenised data; absent = chosen by the command",
-        ),
+        ).free().example("\"cache\""),
     ],
 };
 const TOKEN_DATA: Table = Table {
     doc: "given batches, one a step",
     overlay: None,
     fields: &[
-        text("tokens", "", "safetensors file").required(),
+        text("tokens", "", "safetensors file")
+            .example("\"batches.safetensors\"")
+            .required(),
         text(
             "key",
             "\"tokens\"",

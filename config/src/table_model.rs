@@ -10,7 +10,9 @@ const RECOMPUTE: Field = word(
     &["none", "full", "selective"],
     "\"none\"",
     "activations recomputed in the backward pass instead of kept",
-);
+)
+.free()
+.words(&["gradient_checkpointing", "activation_checkpoint"]);
 
 const SAVE_DTYPE: Field = word(
     "save_dtype",
@@ -18,6 +20,7 @@ const SAVE_DTYPE: Field = word(
     "",
     "type of the weights in DIR/model; absent = f32, or with stage3_gather_16bit_weights_on_model_save the 16-bit type of the run",
 )
+.free()
 .auto();
 
 const INIT: Table = Table {
@@ -68,26 +71,34 @@ const LORA: Table = Table {
             kind: Kind::Int { min: 1, max: 65536 },
             ..int("r", 1, "8", "rank of the update")
         }
-        .hf(),
+        .hf()
+        .words(&["lora_r", "lora_rank"]),
         positive(
             "alpha",
             "8",
             "the update is multiplied by alpha / r (PEFT's lora_alpha)",
         )
+        .names(&[Name::Also("lora_alpha")])
+        .words(&["lora_alpha"])
         .hf(),
         probability(
             "dropout",
             "0.0",
             "dropout of what goes into the update (PEFT's lora_dropout)",
         )
+        .names(&[Name::Also("lora_dropout")])
+        .words(&["lora_dropout"])
         .hf(),
         flag(
             "rslora",
             "false",
             "the update is multiplied by alpha / sqrt(r) (PEFT's use_rslora)",
         )
+        .names(&[Name::Also("use_rslora")])
         .hf(),
-        forms("target_modules", &TARGETS, "").hf(),
+        forms("target_modules", &TARGETS, "")
+            .hf()
+            .words(&["lora_target_modules", "target_modules"]),
         refused(
             "modules_to_save",
             "modules that are trained whole beside adapters; nothing but adapters is trained",
@@ -152,11 +163,11 @@ const HF: Table = Table {
             "hf",
             "",
             "folder with config.json and safetensors, or \"org/name\" (\"org/name@revision\") of a model that `hf download` has put into the hub cache",
-        )
+        ).example("\"models/gpt2\"").words(&["model_name_or_path", "pretrained_model", "model_name"])
         .required(),
         RECOMPUTE,
         SAVE_DTYPE,
-        optional_section("lora", &LORA),
+        optional_section("lora", &LORA).words(&["peft", "peft_config", "lora_config"]),
         optional_section("parts", &PARTS),
         probability(
             "resid_pdrop",
@@ -317,11 +328,14 @@ const fn field(k: &Key) -> Field {
     Field {
         key: k.name,
         kind,
-        auto_absent: matches!(default, Default::Absent),
-        null_default: false,
+        auto: match default {
+            Default::Absent => Auto::Solved,
+            _ => Auto::Default,
+        },
         default,
         doc: k.doc,
         source: Source::HuggingFace,
+        ..EMPTY
     }
 }
 

@@ -8,20 +8,29 @@ const LR: Field = non_negative(
     "0.001",
     "learning rate; the maximum when a scheduler is given",
 )
-.deepspeed();
+.deepspeed()
+.trainer("5e-5")
+.words(&["learning_rate", "lr"]);
 const BETAS: Field = pair(
     "betas",
     "[0.9, 0.999]",
     "decay of the first and second moment",
 )
-.deepspeed();
-const EPS: Field = positive("eps", "1e-8", "added to the root of the second moment").deepspeed();
+.deepspeed()
+.trainer("[0.9, 0.999]")
+.words(&["adam_beta1", "adam_beta2", "beta1", "beta2"]);
+const EPS: Field = positive("eps", "1e-8", "added to the root of the second moment")
+    .deepspeed()
+    .trainer("1e-8")
+    .words(&["adam_epsilon"]);
 const DECAY_RATE: Field = non_negative(
     "weight_decay",
     "0.0",
     "weight decay (torch's AdamW default is 0.01, DeepSpeed's 0)",
 )
-.deepspeed();
+.deepspeed()
+.trainer("0.0")
+.words(&["weight_decay"]);
 const DECAY_ON: Field = word(
     "decay_on",
     &["all", "matrices"],
@@ -85,7 +94,7 @@ const ADAM_W: Table = Table {
     ..ADAM
 };
 optimizer!(LION, LION_GROUP, "parameters of Lion", [
-    pair("betas", "[0.9, 0.999]", "weight of the momentum in the update, and its decay").deepspeed(),
+    pair("betas", "[0.9, 0.999]", "weight of the momentum in the update, and its decay").deepspeed().trainer("[0.9, 0.999]"),
 ], lr: LR, run: [SET_GRAD_NONE, FP32_STATES], overlay: None);
 optimizer!(LAMB, LAMB_GROUP, "parameters of LAMB", [
     BETAS,
@@ -120,7 +129,10 @@ optimizer!(ADAFACTOR, ADAFACTOR_GROUP, "parameters of Adafactor, as transformers
 optimizer!(MUON, MUON_GROUP, "parameters of Muon", [
     probability("momentum", "0.95", "decay of the momentum").deepspeed(),
     flag("nesterov", "true", "look ahead before orthogonalising").deepspeed(),
-    int("ns_steps", 1, "5", "Newton-Schulz iterations").deepspeed(),
+    Field {
+        kind: Kind::Int { min: 1, max: u32::MAX as u64 },
+        ..int("ns_steps", 1, "5", "Newton-Schulz iterations").deepspeed()
+    },
     word(
         "scale_mode",
         &["shape_scaling", "spectral", "unit_rms_norm"],
@@ -129,11 +141,11 @@ optimizer!(MUON, MUON_GROUP, "parameters of Muon", [
     )
     .megatron(),
     positive("extra_scale_factor", "1.0", "further factor; 0.2 with spectral gives updates of AdamW's size").megatron(),
-], lr: non_negative("lr", "0.02", "learning rate; the maximum when a scheduler is given").deepspeed(), run: [
+], lr: non_negative("lr", "0.02", "learning rate; the maximum when a scheduler is given").deepspeed().trainer("5e-5"), run: [
     positive("muon_lr", "", "rate of the matrices; absent = lr").deepspeed(),
     positive("adam_lr", "", "rate of vectors, embeddings and the head, which AdamW updates; absent = lr, or 0.0003 where that is not given either").deepspeed(),
-    pair("betas", "[0.9, 0.95]", "AdamW's decay of the first and second moment").deepspeed(),
-    positive("eps", "1e-10", "added to the root of AdamW's second moment").deepspeed(),
+    pair("betas", "[0.9, 0.95]", "AdamW's decay of the first and second moment").deepspeed().trainer("[0.9, 0.999]"),
+    positive("eps", "1e-10", "added to the root of AdamW's second moment").deepspeed().trainer("1e-8"),
     flag("adam_w_mode", "true", "AdamW's decay is decoupled; false adds it to the gradient (L2)").deepspeed(),
     BIAS_CORRECTION,
     ignored("ns_method", "both methods of DeepSpeed iterate the same polynomial, and differ in the order of products alone").off("\"gram\""),
@@ -183,6 +195,8 @@ const GROUP_OPTIMIZER: Typed = Typed {
     ],
     extra: &[],
     missing: MISSING,
+    words: &[],
+    resume_params: None,
 };
 
 const PARAM_GROUP: Table = Table {
@@ -236,6 +250,13 @@ pub const OPTIMIZER: Typed = Typed {
         ignored("legacy_fusion", "the update is always one fused kernel"),
     ],
     missing: MISSING,
+    words: &[
+        "optim",
+        "optimizer_name",
+        "optimizer_type",
+        "optimizer.name",
+    ],
+    resume_params: None,
 };
 
 const WARMUP_TYPE: Field = word(
@@ -245,7 +266,9 @@ const WARMUP_TYPE: Field = word(
     "shape of the warm-up",
 )
 .deepspeed();
-const WARMUP_MIN: Field = non_negative("warmup_min_lr", "0.0", "rate before warm-up").deepspeed();
+const WARMUP_MIN: Field = non_negative("warmup_min_lr", "0.0", "rate before warm-up")
+    .deepspeed()
+    .trainer("0.0");
 const WARMUP_MAX: Field = non_negative(
     "warmup_max_lr",
     "",
@@ -260,7 +283,16 @@ const DECAY_MAX: Field = non_negative(
 )
 .deepspeed()
 .auto();
-const WARMUP_STEPS: Field = int("warmup_num_steps", 0, "1000", "steps of warm-up").deepspeed();
+const WARMUP_STEPS: Field = int("warmup_num_steps", 0, "1000", "steps of warm-up")
+    .deepspeed()
+    .trainer("0")
+    .words(&[
+        "warmup_ratio",
+        "warmup_iters",
+        "lr_warmup_iters",
+        "warmup_steps",
+        "scheduler.warmup",
+    ]);
 const TOTAL_STEPS: Field = int(
     "total_num_steps",
     1,
@@ -320,7 +352,9 @@ const MAX_LR: Field = non_negative(
 .megatron()
 .auto();
 const INIT_LR: Field = non_negative("init_lr", "0.0", "rate of the first update").megatron();
-const MIN_LR: Field = non_negative("min_lr", "0.0", "rate at total_steps and after").megatron();
+const MIN_LR: Field = non_negative("min_lr", "0.0", "rate at total_steps and after")
+    .megatron()
+    .words(&["min_lr"]);
 const WARM: Field = int("warmup_steps", 0, "0", "steps of linear warm-up").megatron();
 const TOTAL: Field = int(
     "total_steps",
@@ -452,4 +486,12 @@ pub const SCHEDULER: Typed = Typed {
     ],
     extra: &[],
     missing: &[],
+    words: &[
+        "lr_scheduler_type",
+        "lr_decay_style",
+        "scheduler_type",
+        "scheduler.name",
+    ],
+    // What they make, the rates, is compared itself: many schedules take their length from run.steps.
+    resume_params: Some(Resume::Free),
 };

@@ -24,33 +24,33 @@ const MESH: Table = Table {
             1,
             "",
             "data-parallel ranks; \"auto\" or absent = all ranks the other axes leave",
-        )
+        ).free().words(&["num_gpus", "world_size", "data_parallel_size", "mesh.data"])
         .auto(),
-        int("tp", 1, "1", "tensor-parallel ranks"),
+        int("tp", 1, "1", "tensor-parallel ranks").free().names(&[Name::Elsewhere("tensor_parallel.autotp_size")]).words(&["tensor_parallel_size", "tensor_model_parallel_size", "tp_size", "mesh.tensor"]),
         int(
             "pp",
             1,
             "1",
             "pipeline stages: each rank runs a run of the model's units, and the ranks of a stage share its data",
-        ),
+        ).free().words(&["pipeline_parallel_size", "pipeline_model_parallel_size", "pp_size", "mesh.pipeline"]),
         word(
             "pp_schedule",
             &["1f1b", "gpipe"],
             "\"1f1b\"",
             "how a stage's forwards and backwards follow each other over the micro-batches",
-        ),
+        ).free(),
         text(
             "pp_layers",
             "\"even\"",
             "units of each stage, from the first to the last, e.g. \"3,4,3\" (embedding and head are a unit each); even = as many as the others, or in proportion to run.balance",
-        ),
-        int("cp", 1, "1", "context-parallel ranks"),
+        ).free(),
+        int("cp", 1, "1", "context-parallel ranks").words(&["context_parallel_size", "mesh.context"]),
         int(
             "ep",
             1,
             "1",
             "ranks over which the experts of a layer are spread: they are carved from the dp x cp x tp ranks of a stage, dp x cp x tp = edp x ep x etp, and add none",
-        ),
+        ).words(&["expert_parallel_size", "mesh.expert"]),
         int(
             "etp",
             1,
@@ -61,7 +61,7 @@ const MESH: Table = Table {
             "order",
             "\"pp,dp,cp,tp\"",
             "order of the axes, the one whose neighbours are furthest apart first: ranks are numbered along the last axis first, and launchers put consecutive ranks on one node",
-        ),
+        ).free(),
     ],
 };
 
@@ -73,7 +73,8 @@ const GENERATE: Table = Table {
             "prompt",
             "\"\"",
             "text to continue; empty = start of a document",
-        ),
+        )
+        .example("\"fn main\""),
         int("tokens", 0, "64", "tokens to generate; 0 = no sample"),
         non_negative("temperature", "0.8", "0 = always the likeliest token"),
         int(
@@ -95,13 +96,13 @@ const RUN: Table = Table {
             1,
             "",
             "optimizer steps (needed for text, unless run.epochs is given; given batches: all of them)",
-        )
+        ).free().words(&["max_steps", "train_iters", "num_steps", "total_steps", "steps"])
         .auto(),
         positive(
             "epochs",
             "",
             "in place of steps: passes over the training data, also a part of one, e.g. 0.5; of a mixture one pass is as many samples as all its sources hold together",
-        )
+        ).free().words(&["num_train_epochs", "epochs", "n_epochs", "max_epochs", "num_epochs"])
         .auto(),
         int(
             "seed",
@@ -115,83 +116,83 @@ const RUN: Table = Table {
             &["f32", "bf16", "f16"],
             "",
             "compute type; absent = from bf16.enabled / fp16.enabled, else f32",
-        )
+        ).free().words(&["precision", "mixed_precision", "torch_dtype"])
         .auto(),
         int(
             "validate_every",
             0,
             "0",
             "steps between validations; 0 = only at the end, if there is validation data",
-        ),
+        ).free().words(&["eval_steps", "eval_every", "eval_strategy", "evaluation_strategy", "eval_interval"]),
         int(
             "validate_sequences",
             1,
             "",
             "most sequences of one validation, the first of the set; absent = all of them, each once",
-        )
+        ).free().words(&["max_eval_samples"])
         .auto(),
         int(
             "validate_batches",
             1,
             "",
             "the same in batches of train_batch_size sequences; which sequences these are then depends on the batch",
-        )
+        ).free().words(&["max_eval_batches", "eval_iters"])
         .auto(),
         text(
             "out",
             "",
             "output folder; absent = chosen by the command (--out)",
-        ),
+        ).free().example("\"runs/a\"").words(&["output_dir", "save_dir"]),
         int(
             "threads_per_rank",
             1,
             "",
             "host threads of a rank; absent = the cores divided by the ranks",
-        )
+        ).free()
         .auto(),
         int(
             "log_every",
             1,
             "",
             "steps between lines of the log on a plain terminal; absent = steps_per_print",
-        )
+        ).free().words(&["logging_steps", "log_interval"])
         .auto(),
         int(
             "checkpoint_every",
             0,
             "0",
             "steps between checkpoints; 0 = only the final model",
-        ),
-        int("keep_last", 1, "2", "checkpoints kept"),
+        ).free().words(&["save_steps", "save_every", "save_strategy", "save_interval", "checkpoint_interval", "checkpoint.every", "checkpoint.interval"]),
+        int("keep_last", 1, "2", "checkpoints kept").free().words(&["save_total_limit", "checkpoint.keep"]),
         text(
             "backend",
             "\"cpu\"",
             "back end that computes (see `crossweave backends`)",
-        ),
-        section("generate", &GENERATE),
-        flag("tensorboard", "false", "write TensorBoard event files too"),
-        positive("bucket_mb", "25.0", "MiB of gradients reduced at once"),
+        ).free().per_process(),
+        section("generate", &GENERATE).free(),
+        flag("tensorboard", "false", "write TensorBoard event files too").free().words(&["report_to", "logging_dir"]),
+        positive("bucket_mb", "25.0", "MiB of gradients reduced at once").free(),
         flag(
             "overlap",
             "true",
             "reduce gradients while the backward pass goes on",
-        ),
+        ).free(),
         word(
             "check",
             &["calls", "values"],
             "\"calls\"",
             "what ranks hold against each other: calls = which collectives they call, always; values = also the bits they get, which costs a read back and a second collective for each",
-        ),
+        ).free(),
         text(
             "balance",
             "\"even\"",
             "how the sequences of a step are divided over the ranks, or with mesh.pp the model's units over the stages: even; speed = by how fast each is found to be before the first step; or a weight for each rank, e.g. \"3,1\"",
-        ),
+        ).free(),
         flag(
             "deterministic",
             "true",
             "the same run twice is bitwise the same",
-        ),
+        ).free(),
         int(
             "canonical_shards",
             1,
@@ -202,23 +203,23 @@ const RUN: Table = Table {
             "comm_timeout_s",
             "1800.0",
             "seconds a collective waits for a slow rank; mistakes and deadlocks are found without waiting",
-        ),
+        ).free(),
         flag(
             "find_nan",
             "false",
             "look at every op's results and say where the first NaN or infinity begins; slow",
-        ),
+        ).free(),
         flag(
             "allow_host_ops",
             "false",
             "compute ops that the device can run by no other route on the host, through pinned memory; slow, and a note says when it happens",
-        ),
+        ).free(),
         word(
             "graphs",
             &["auto", "on", "off"],
             "\"auto\"",
             "replay forward and backward steps whose launches repeat as graphs of the device: auto = where the device says that it pays; on = always, which the back end must offer; no bit changes",
-        ),
+        ).free(),
     ],
 };
 
@@ -242,12 +243,12 @@ const CHECKPOINT: Table = Table {
             "sign_key",
             "",
             "file of a secret key (`crossweave checkpoint keygen`) by which rank 0 signs every checkpoint; absent = none is signed",
-        ),
+        ).example("\"team.key\""),
         text(
             "trust_key",
             "",
             "file of a public key: --resume takes only checkpoints that its owner has signed; absent = signatures are not looked at",
-        ),
+        ).example("\"team.key.pub\""),
         ignored(
             "tag_validation",
             "a checkpoint's folder is named by its step on every rank",
@@ -281,9 +282,9 @@ const TENSOR_PARALLEL: Table = Table {
         refused("partition_config", "how layers are cut is declared by the model's family; there are no rules of a file's own").off("null"),
         refused("injection_policy_tuple", "how layers are cut is declared by the model's family").off("null"),
         ignored("dtype", "the compute type is that of bf16, fp16 or run.dtype").off("\"float16\""),
-        ignored("tp", "write autotp_size, or mesh.tp").off("{\"tp_size\": 1, \"tp_grain_size\": 1, \"mpu\": null, \"tp_group\": null}"),
+        ignored("tp", "write autotp_size, or mesh.tp").off("{\"tp_size\": 1, \"tp_grain_size\": 1, \"mpu\": null, \"tp_group\": null}").names(&[Name::Also("tensor_parallel")]),
         ignored("keep_module_on_host", "weights are read through a file map"),
-        refused("kernel_inject", "there are no modules whose kernels could be replaced"),
+        refused("kernel_inject", "there are no modules whose kernels could be replaced").names(&[Name::Also("replace_with_kernel_inject")]),
     ],
 };
 
@@ -327,30 +328,30 @@ pub const ROOT: Table = Table {
     doc: "a training run; keys follow DeepSpeed's JSON where it has them, plus model, data, mesh and run",
     overlay: None,
     fields: &[
-        forms("model", &MODEL, ""),
-        forms("data", &DATA, ""),
+        forms("model", &MODEL, "").example(r#"{"family": "gpt2", "preset": "tiny"}"#),
+        forms("data", &DATA, "").example(r#"{"train": "corpus/*.txt"}"#),
         section("mesh", &MESH),
         section("run", &RUN),
         optional_section("distill", &DISTILL),
-        section("collectives", &COLLECTIVES),
-        int("train_batch_size", 1, "", "sequences of one optimizer step = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks; \"auto\" = solve").deepspeed().auto(),
-        int("train_micro_batch_size_per_gpu", 1, "", "sequences of one forward pass on one rank; \"auto\" = solve").deepspeed().auto(),
-        int("gradient_accumulation_steps", 1, "", "forward passes per optimizer step; \"auto\" = solve").deepspeed().auto(),
+        section("collectives", &COLLECTIVES).free(),
+        int("train_batch_size", 1, "", "sequences of one optimizer step = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks; \"auto\" = solve").deepspeed().auto().words(&["global_batch_size", "batch_size"]),
+        int("train_micro_batch_size_per_gpu", 1, "", "sequences of one forward pass on one rank; \"auto\" = solve").deepspeed().auto().free().words(&["per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size", "train_micro_batch_size"]),
+        int("gradient_accumulation_steps", 1, "", "forward passes per optimizer step; \"auto\" = solve").deepspeed().auto().free().words(&["grad_accum_steps", "accumulation_steps", "grad_accum"]),
         typed("optimizer", &OPTIMIZER, "{\"type\": \"AdamW\"}").deepspeed(),
-        typed("scheduler", &SCHEDULER, "").deepspeed(),
-        non_negative("gradient_clipping", "0.0", "largest global gradient norm; 0 = no clipping (DeepSpeed 0.19.8 clips at 1 where the key is not given, older versions did not)").deepspeed(),
-        int("steps_per_print", 1, "10", "steps between lines of the log on a plain terminal; run.log_every, where it is given, wins").deepspeed().or_null(),
-        section("zero_optimization", &ZERO).deepspeed(),
-        section("bf16", &BF16).deepspeed(),
-        section("fp16", &FP16).deepspeed(),
-        section("activation_checkpointing", &ACTIVATION).deepspeed(),
-        list("faults", &FAULT),
+        typed("scheduler", &SCHEDULER, "").deepspeed().words(&["lr_scheduler"]),
+        non_negative("gradient_clipping", "0.0", "largest global gradient norm; 0 = no clipping (DeepSpeed 0.19.8 clips at 1 where the key is not given, older versions did not)").deepspeed().trainer("1.0").words(&["max_grad_norm", "clip_grad", "grad_clip", "clip_grad_norm"]),
+        int("steps_per_print", 1, "10", "steps between lines of the log on a plain terminal; run.log_every, where it is given, wins").deepspeed().or_null().free(),
+        section("zero_optimization", &ZERO).deepspeed().free().words(&["zero"]),
+        section("bf16", &BF16).deepspeed().free().names(&[Name::Deprecated("bfloat16")]),
+        section("fp16", &FP16).deepspeed().free().read(Read::Float16),
+        section("activation_checkpointing", &ACTIVATION).deepspeed().free(),
+        list("faults", &FAULT).free(),
         section("data_types", &DATA_TYPES).deepspeed(),
         word("communication_data_type", &["fp32", "fp16", "bfp16", "bf16"], "", "type of gradients between the ranks, summed in float32 and rounded once; absent = float32").deepspeed().auto(),
         word("gradient_allreduce_op", &["mean", "sum"], "\"mean\"", "how the gradients of the data-parallel ranks are put together: their mean, or their sum, which is as many times as large; as in DeepSpeed not at stage 3").deepspeed(),
         flag("prescale_gradients", "false", "divide gradients by the number of ranks before they are summed; so it is done anyway unless gradient_predivide_factor says otherwise").deepspeed(),
         positive("gradient_predivide_factor", "1.0", "without prescale_gradients: divide gradients by this before they are summed over the ranks, by the rest after; 1 = by the number of ranks before").deepspeed(),
-        flag("wall_clock_breakdown", "false", "print where the time of a step goes").deepspeed(),
+        flag("wall_clock_breakdown", "false", "print where the time of a step goes").deepspeed().free(),
         int("seed", 0, "", "the same as run.seed").auto(),
         ignored("memory_breakdown", "DIR/ledger.json always holds the memory of every tag"),
         ignored("dump_state", "DIR/config.json always holds the resolved config"),
@@ -364,8 +365,8 @@ pub const ROOT: Table = Table {
         ignored("csv_monitor", "metrics are in DIR/metrics.jsonl").off(SWITCH),
         ignored("comms_logger", "DIR/ledger.json always counts every collective").off(SWITCH),
         ignored("flops_profiler", "the cost of a step is in the run's closing table").off(SWITCH),
-        section("checkpoint", &CHECKPOINT).deepspeed(),
-        section("aio", &AIO).deepspeed(),
+        section("checkpoint", &CHECKPOINT).deepspeed().free(),
+        section("aio", &AIO).deepspeed().read(Read::Disk),
         refused("sparse_gradients", "sparse embedding gradients were removed from DeepSpeed itself"),
         refused("amp", "Apex AMP was removed from DeepSpeed itself; use bf16 or fp16").off(SWITCH),
         refused("sparse_attention", "block-sparse attention was removed from DeepSpeed itself").off("{}"),

@@ -18,7 +18,7 @@ const OFFLOAD_PARAM: Table = Table {
             "device that holds the shards",
         )
         .deepspeed(),
-        text("nvme_path", "", "folder on the NVMe disk").deepspeed(),
+        text("nvme_path", "", "folder on the NVMe disk").example("\"/mnt/nvme\"").deepspeed(),
         ignored(
             "buffer_count",
             "parameters rest beside the optimizer states and travel through the same pool: offload_optimizer.buffer_count",
@@ -31,7 +31,7 @@ const OFFLOAD_PARAM: Table = Table {
             "max_in_cpu",
             "what rests on nvme rests there whole; host memory holds the pool of offload_optimizer.buffer_count buffers",
         ).off("1000000000"),
-        flag("pin_memory", "true", "page-locked staging; always so here").deepspeed(),
+        flag("pin_memory", "true", "page-locked staging; always so here").names(&[Name::Elsewhere("zero_optimization.cpu_offload_use_pin_memory")]).deepspeed(),
     ],
 };
 
@@ -46,19 +46,19 @@ const OFFLOAD_OPTIMIZER: Table = Table {
             "device that holds the states",
         )
         .deepspeed(),
-        text("nvme_path", "", "folder on the NVMe disk").deepspeed(),
+        text("nvme_path", "", "folder on the NVMe disk").example("\"/mnt/nvme\"").deepspeed(),
         int(
             "buffer_count",
             1,
             "4",
             "buffers of the pool between nvme and memory, each of one unit: they bound what host memory holds and how far ahead states are read",
-        )
+        ).read(Read::Disk)
         .deepspeed(),
         flag(
             "pin_memory",
             "true",
             "page-locked staging; always so here",
-        )
+        ).names(&[Name::Elsewhere("zero_optimization.cpu_offload_use_pin_memory")])
         .deepspeed(),
         flag(
             "pipeline",
@@ -111,7 +111,7 @@ pub const ZERO: Table = Table {
                 0,
                 "0",
                 "0 replicas, 1 optimizer states, 2 + gradients, 3 + parameters",
-            )
+            ).words(&["zero_stage", "fsdp", "sharding_strategy"])
             .deepspeed()
         },
         flag(
@@ -131,7 +131,7 @@ pub const ZERO: Table = Table {
             1,
             "500000000",
             "elements reduced at once",
-        )
+        ).by_width(|h| h.saturating_mul(h))
         .deepspeed(),
         word(
             "reduce_gradients",
@@ -152,7 +152,7 @@ pub const ZERO: Table = Table {
             0,
             "500000000",
             "elements gathered at once",
-        )
+        ).names(&[Name::Deprecated("allgather_size")])
         .deepspeed(),
         flag(
             "overlap_comm",
@@ -161,8 +161,8 @@ pub const ZERO: Table = Table {
         )
         .deepspeed()
         .auto(),
-        optional_section("offload_param", &OFFLOAD_PARAM).deepspeed(),
-        optional_section("offload_optimizer", &OFFLOAD_OPTIMIZER).deepspeed(),
+        optional_section("offload_param", &OFFLOAD_PARAM).names(&[Name::Switch("cpu_offload_params"), Name::Switch("cpu_offload_param")]).deepspeed(),
+        optional_section("offload_optimizer", &OFFLOAD_OPTIMIZER).names(&[Name::Switch("cpu_offload")]).words(&["cpu_offload", "offload"]).deepspeed(),
         int(
             "sub_group_size",
             0,
@@ -175,14 +175,14 @@ pub const ZERO: Table = Table {
             0,
             "50000000",
             "elements gathered ahead of use, at least a block; 0: nothing is gathered ahead",
-        )
+        ).by_width(|h| (0.9 * h.saturating_mul(h) as f64) as u64).names(&[Name::Also("prefetch_bucket_size")])
         .deepspeed(),
         int(
             "stage3_param_persistence_threshold",
             0,
             "0",
             "blocks of fewer parameters stay gathered for the whole step",
-        )
+        ).by_width(|h| h.saturating_mul(10)).names(&[Name::Also("param_persistence_threshold")])
         .deepspeed(),
         word(
             "stage3_persistent_blocks",
@@ -200,7 +200,7 @@ pub const ZERO: Table = Table {
                 0,
                 "",
                 "upper bound of all persistent parameters",
-            )
+            ).names(&[Name::Also("model_persistence_threshold")])
             .deepspeed()
             .auto()
         },
@@ -209,14 +209,14 @@ pub const ZERO: Table = Table {
             0,
             "1000000000",
             "gathered elements alive at once from which nothing is gathered ahead",
-        )
+        ).names(&[Name::Also("max_live_parameters")])
         .deepspeed(),
         int(
             "stage3_max_reuse_distance",
             0,
             "0",
             "keep a block gathered that is used again within so many elements; 0: gather it for each forward and each backward",
-        )
+        ).names(&[Name::Also("max_reuse_distance")])
         .deepspeed(),
         flag(
             "reshard_after_forward",
@@ -228,7 +228,7 @@ pub const ZERO: Table = Table {
             "stage3_gather_16bit_weights_on_model_save",
             "false",
             "the exported model has 16-bit weights, as model.save_dtype",
-        )
+        ).names(&[Name::Also("gather_16bit_weights_on_model_save"), Name::Deprecated("stage3_gather_fp16_weights_on_model_save"), Name::Deprecated("gather_fp16_weights_on_model_save")])
         .deepspeed(),
         flag(
             "round_robin_gradients",
@@ -274,11 +274,11 @@ pub const ZERO: Table = Table {
         ignored(
             "stage3_use_all_reduce_for_fetch_params",
             "parameters are always gathered with an all-gather",
-        ),
+        ).names(&[Name::Also("use_all_reduce_for_fetch_params")]),
         ignored(
             "stage3_module_granularity_threshold",
             "the unit of gather is the model's block",
-        ).off("0"),
+        ).names(&[Name::Also("module_granularity_threshold")]).off("0"),
         ignored(
             "memory_efficient_linear",
             "blocks keep no second copy of weights here",
@@ -326,7 +326,7 @@ pub const ZERO: Table = Table {
         ignored(
             "stage3_allgather_sequential",
             "parameters are gathered unit by unit (a block of the model), each with one all-gather",
-        ),
+        ).names(&[Name::Also("allgather_sequential")]),
         ignored(
             "save_muon_momentum_buffer_in_memory",
             "the momentum rests where all states of offload_optimizer rest",
@@ -339,7 +339,9 @@ pub const BF16: Table = Table {
     doc: "compute in bfloat16 with float32 master weights",
     overlay: None,
     fields: &[
-        flag("enabled", "false", "switch it on").deepspeed(),
+        flag("enabled", "false", "switch it on")
+            .trainer("false")
+            .deepspeed(),
         ignored(
             "immediate_grad_update",
             "gradients are always added to their float32 buffer at once",
@@ -362,7 +364,9 @@ pub const FP16: Table = Table {
     doc: "compute in float16 with float32 master weights and loss scaling",
     overlay: None,
     fields: &[
-        flag("enabled", "false", "switch it on").deepspeed(),
+        flag("enabled", "false", "switch it on")
+            .trainer("false")
+            .deepspeed(),
         non_negative("loss_scale", "0.0", "fixed loss scale; 0 = dynamic").deepspeed(),
         Field {
             kind: Kind::Int { min: 0, max: 60 },
@@ -372,6 +376,7 @@ pub const FP16: Table = Table {
                 "16",
                 "the dynamic scale starts at 2^this",
             )
+            .read(Read::MovingScale)
             .deepspeed()
         },
         int(
@@ -380,8 +385,11 @@ pub const FP16: Table = Table {
             "1000",
             "clean steps before the scale doubles",
         )
+        .read(Read::MovingScale)
         .deepspeed(),
-        int("hysteresis", 1, "2", "overflows before the scale halves").deepspeed(),
+        int("hysteresis", 1, "2", "overflows before the scale halves")
+            .read(Read::MovingScale)
+            .deepspeed(),
         flag(
             "consecutive_hysteresis",
             "false",
@@ -393,6 +401,7 @@ pub const FP16: Table = Table {
             "1.0",
             "floor of the scale; an overflow there stops the run",
         )
+        .read(Read::MovingScale)
         .deepspeed(),
         ignored(
             "auto_cast",

@@ -1,6 +1,8 @@
 //! Which numbers nothing reads in a run: a value that is out of range there is no mistake, as it is none in DeepSpeed.
 
 use crate::json::{Json, Node};
+use crate::rows;
+use crate::schema::Read;
 
 /// What decides whether the numbers of a section are read.
 pub(crate) struct Unused {
@@ -31,16 +33,12 @@ impl Unused {
 
     /// Whether the number at `path` is read by nothing.
     pub fn holds(&self, path: &str) -> bool {
-        const OF_A_MOVING_SCALE: [&str; 4] = [
-            "fp16.initial_scale_power",
-            "fp16.loss_scale_window",
-            "fp16.hysteresis",
-            "fp16.min_loss_scale",
-        ];
-        const OF_A_DISK: [&str; 1] = ["zero_optimization.offload_optimizer.buffer_count"];
-        path.starts_with("fp16.") && self.no_scale
-            || OF_A_MOVING_SCALE.contains(&path) && self.fixed_scale
-            || (path.starts_with("aio.") || OF_A_DISK.contains(&path)) && self.no_disk
+        rows::of(path).read.iter().any(|when| match when {
+            Read::Always => false,
+            Read::Float16 => self.no_scale,
+            Read::MovingScale => self.fixed_scale,
+            Read::Disk => self.no_disk,
+        })
     }
 }
 

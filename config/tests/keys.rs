@@ -103,7 +103,7 @@ fn readers() -> String {
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut out = String::new();
-    for dir in ["config/src", "cli/src"] {
+    for dir in ["config/src", "cli/src", "optim/src"] {
         collect(&root.join(dir), &mut out);
     }
     out
@@ -114,6 +114,10 @@ fn read(sources: &str, key: &str) -> bool {
     let field = match key {
         "async" => "asynchronous",
         "match" => "patterns",
+        // Fields of an optimizer that are renamed where they are declared.
+        "adam_w_mode" => "l2",
+        "scale_mode" => "scale",
+        "extra_scale_factor" => "extra_scale",
         key => key,
     };
     sources.match_indices(field).any(|(at, _)| {

@@ -10,4 +10,5 @@ mod documents;
 mod explained;
 mod json;
 mod keys;
+mod resume;
 mod sizes;

@@ -10,14 +10,23 @@ pub mod update;
 
 pub use groups::{Assigned, GroupError, GroupRule, ParamGroups, Recipe};
 
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+
+/// Reads a switch as its opposite.
+fn opposite<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    bool::deserialize(from).map(|on| !on)
+}
+
 /// Adam's fixed numbers; also those of LAMB's and the 8-bit form's moments.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct Adam {
     /// Decay rates of the moments.
     pub betas: [f64; 2],
     /// Added to the root of the second moment.
     pub eps: f64,
-    /// The decay is added to the gradient (L2) instead of taken from the parameter.
+    /// The decay is added to the gradient (L2) instead of taken from the parameter: the opposite of DeepSpeed's `adam_w_mode`.
+    #[serde(rename = "adam_w_mode", default, deserialize_with = "opposite")]
     pub l2: bool,
     /// Moments are divided by `1 - beta^step`.
     pub bias_correction: bool,
@@ -35,9 +44,10 @@ impl Default for Adam {
 }
 
 /// LAMB: Adam's direction, scaled per parameter by `‖p‖ / ‖r‖` within bounds (DeepSpeed's `max_coeff`, `min_coeff`).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct Lamb {
     /// Numbers of the moments.
+    #[serde(flatten)]
     pub adam: Adam,
     /// Largest trust ratio.
     pub max_coeff: f64,
@@ -46,7 +56,7 @@ pub struct Lamb {
 }
 
 /// SGD as torch's: momentum, dampening, Nesterov, decay added to the gradient.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct Sgd {
     /// 0 keeps no state.
     pub momentum: f64,
@@ -57,7 +67,7 @@ pub struct Sgd {
 }
 
 /// Adafactor as transformers': factored second moment, update clipping, relative step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct Adafactor {
     /// Added to the squared gradient, and the least parameter scale.
     pub eps: [f64; 2],
@@ -76,18 +86,21 @@ pub struct Adafactor {
 }
 
 /// How the orthogonalised update of a matrix `[rows, cols]` is scaled; names as Megatron's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum MuonScale {
     /// `√max(1, rows/cols)`: Keller Jordan's, DeepSpeed's and torch's default.
+    #[serde(rename = "shape_scaling")]
     Shape,
     /// `√max(rows, cols)`; with an extra factor of 0.2 updates are of AdamW's size.
+    #[serde(rename = "spectral")]
     Spectral,
     /// `√(rows/cols)`.
+    #[serde(rename = "unit_rms_norm")]
     UnitRms,
 }
 
 /// Muon: momentum orthogonalised by Newton–Schulz (quintic), for whole matrices.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct Muon {
     /// Decay of the momentum.
     pub momentum: f64,
@@ -96,8 +109,10 @@ pub struct Muon {
     /// Iterations.
     pub ns_steps: u32,
     /// Scale by shape.
+    #[serde(rename = "scale_mode")]
     pub scale: MuonScale,
     /// Further factor.
+    #[serde(rename = "extra_scale_factor")]
     pub extra_scale: f64,
 }
 
@@ -134,6 +149,12 @@ pub enum Optimizer {
     Adafactor(Adafactor),
     /// Muon.
     Muon(Muon),
+}
+
+/// Lion's numbers, as a configuration has them.
+#[derive(Deserialize)]
+struct Lion {
+    betas: [f64; 2],
 }
 
 /// Elements of a block of 8-bit moments that share a scale.
@@ -199,6 +220,36 @@ impl State {
 }
 
 impl Optimizer {
+    /// The optimizer that a configuration calls `kind`, with its numbers from `params`: a map of the fields of its struct. Names and
+    /// meanings are DeepSpeed's, in which "Adam" is decoupled unless `adam_w_mode` is false, and "AdamW" always is.
+    ///
+    /// # Errors
+    /// A name that is no optimizer's; a number that is missing, or of another type.
+    pub fn named<'de, D: Deserializer<'de>>(kind: &str, params: D) -> Result<Optimizer, D::Error> {
+        let decoupled = |a: Adam| Adam { l2: false, ..a };
+        Ok(match kind {
+            "AdamW" => Optimizer::Adam(decoupled(Adam::deserialize(params)?)),
+            "Adam" | "FusedAdam" | "DeepSpeedCPUAdam" => {
+                Optimizer::Adam(Adam::deserialize(params)?)
+            }
+            "AdamW8bit" => Optimizer::Adam8bit(decoupled(Adam::deserialize(params)?)),
+            "Adam8bit" => Optimizer::Adam8bit(Adam::deserialize(params)?),
+            "Lion" | "FusedLion" | "DeepSpeedCPULion" => {
+                let Lion { betas } = Lion::deserialize(params)?;
+                Optimizer::Lion { betas }
+            }
+            "Lamb" | "FusedLamb" => Optimizer::Lamb(Lamb::deserialize(params)?),
+            "SGD" => Optimizer::Sgd(Sgd::deserialize(params)?),
+            "Adafactor" => Optimizer::Adafactor(Adafactor::deserialize(params)?),
+            "Muon" => Optimizer::Muon(Muon::deserialize(params)?),
+            other => {
+                return Err(D::Error::custom(format!(
+                    "no optimizer is called {other:?}"
+                )));
+            }
+        })
+    }
+
     /// Its name, as configurations write it.
     pub fn name(&self) -> &'static str {
         match self {

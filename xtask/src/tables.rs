@@ -120,7 +120,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: OFFLOAD, floor: 7, ours: &[HAL, MACHINE, PROGRAM, STORE, TENSOR], theirs: &[], dev: &[] },
     // What a rank keeps from step to step, by the state table of its program.
     Crate { name: STATE, floor: 8, ours: &[HAL, MACHINE, MESH, OFFLOAD, PLAN, PROGRAM, TENSOR], theirs: &[], dev: &[] },
-    Crate { name: OPTIM, floor: 5, ours: &[PROGRAM], theirs: &["strsim"], dev: &[] },
+    Crate { name: OPTIM, floor: 5, ours: &[PROGRAM], theirs: &["serde", "strsim"], dev: &[] },
     // What is cut over the ranks, as data: below the algorithms that read it.
     Crate { name: FLAT, floor: 6, ours: &[OPTIM, PROGRAM], theirs: &[], dev: &[] },
     Crate { name: ZERO, floor: 7, ours: &[FLAT, OPTIM, PLAN, PROGRAM], theirs: &[], dev: &["proptest"] },

@@ -11,6 +11,7 @@ use crossweave_files as files;
 use crossweave_mesh::Topology;
 use crossweave_nn::{ModelSpec, units};
 use crossweave_zero::estimate::{Accounting, Accumulation, ActivationCase, Offload, Shape, Tier};
+use crossweave_zero::optim::StateName;
 use serde_json::Value;
 use std::path::Path;
 
@@ -199,7 +200,7 @@ fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
     let job = Wanted {
         ranks,
         stage: zero.stage as u8,
-        accounting: accounting(&resolved),
+        accounting: accounting(&resolved)?,
         offload: Offload {
             optimizer: tier(zero.offload_optimizer.as_ref().map(|o| &o.device)),
             param: tier(zero.offload_param.as_ref().map(|o| &o.device)),
@@ -234,30 +235,30 @@ fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
 }
 
 /// Bytes per parameter, by compute type, type of the summed gradients and optimizer.
-fn accounting(r: &config::Resolved) -> (Accounting, &'static str) {
+///
+/// # Errors
+/// As [`crate::train::optimizer::groups`].
+fn accounting(r: &config::Resolved) -> Result<(Accounting, &'static str)> {
     let (base, name) = match (r.dtype, r.settings.data_types.grad_accum_dtype.as_str()) {
         (config::Dtype::F32, _) => (Accounting::FP32, "fp32"),
         (_, "fp32") => (Accounting::MIXED_F32_GRADS, "mixed-f32-grads"),
         _ => (Accounting::MIXED, "mixed"),
     };
-    let (moment1, moment2) = match r.settings.optimizer.kind.as_str() {
-        "AdamW8bit" | "Adam8bit" => (1, 1),
-        // Muon has one moment of what it orthogonalises, which is nearly everything.
-        "Lion" | "FusedLion" | "DeepSpeedCPULion" | "Muon" => (4, 0),
-        "SGD" => match r.settings.optimizer.params.momentum.unwrap_or(0.0) > 0.0 {
-            true => (4, 0),
-            false => (0, 0),
-        },
-        // Rows and columns instead of every element.
-        "Adafactor" => (0, 0),
-        _ => (4, 4),
+    // Bytes for each element of a matrix large enough for any form of state; rows and columns of it are none.
+    const SIDE: u64 = 1 << 20;
+    let groups = crate::train::optimizer::groups(&r.settings)?;
+    let states = groups.base.optimizer.states(&[SIDE, SIDE]);
+    let of = |name: StateName| {
+        let own = states.iter().filter(|s| s.name == name);
+        own.map(|s| s.bytes() / s.numel).sum::<u64>()
     };
+    let (moment1, moment2) = (of(StateName::Moment1), of(StateName::Moment2));
     let a = Accounting {
         moment1,
         moment2,
         ..base
     };
-    (a, if a == base { name } else { "the config's" })
+    Ok((a, if a == base { name } else { "the config's" }))
 }
 
 fn units_of(spec: &ModelSpec) -> Vec<u64> {

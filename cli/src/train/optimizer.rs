@@ -1,14 +1,16 @@
-//! From the config's optimizer to what the engine runs: names to optimizers, groups to rules.
+//! From the config's optimizer to what the engine runs: rates to shares of the schedule's, groups to rules.
 
+use crate::job_error::{JobError, Result};
 use crossweave_config::{
-    DecayOn, Eps, Model, Optimizer as Section, OptimizerParams, Part, Settings,
+    DecayOn, Model, Optimizer as Section, OptimizerParams, ParamGroup, Part, Settings,
 };
-use crossweave_zero::optim::{
-    Adafactor, Adam, GroupRule, Lamb, Muon, MuonScale, Optimizer, ParamGroups, Recipe, Sgd,
-};
+use crossweave_zero::optim::{Adam, GroupRule, Optimizer, ParamGroups, Recipe};
 
 /// Which optimizer updates which parameter.
-pub fn groups(s: &Settings) -> ParamGroups {
+///
+/// # Errors
+/// An optimizer whose numbers are not all there: the tables fill them in, so that the settings are those of another version.
+pub fn groups(s: &Settings) -> Result<ParamGroups> {
     let Section {
         kind,
         params,
@@ -20,32 +22,37 @@ pub fn groups(s: &Settings) -> ParamGroups {
         _ => 1.0,
     };
     let weight_decay = params.weight_decay.unwrap_or(0.0);
-    let optimizer = optimizer(kind, params);
-    let muon_like = |o: &Optimizer| matches!(o, Optimizer::Muon(_));
+    let key = "optimizer.params";
+    let optimizer = self::optimizer(kind, params, key)?;
+    let own = |(i, g): (usize, &ParamGroup)| {
+        let key = format!("optimizer.param_groups[{i}].optimizer.params");
+        let o = g.optimizer.as_ref();
+        o.map(|o| self::optimizer(&o.kind, &o.params, &key))
+            .transpose()
+    };
+    let own = param_groups.iter().enumerate().map(own);
+    let own: Vec<Option<Optimizer>> = own.collect::<Result<_>>()?;
     // What Muon cannot update falls to AdamW: with Muon's own keys for it, or as the rest of the run when a group asks for Muon.
     let fallback = match &optimizer {
-        Optimizer::Muon(_) => {
-            let decoupled = params.adam_w_mode != Some(false);
-            Some(Optimizer::Adam(adam(params, decoupled)))
+        Optimizer::Muon(_) => Some(self::optimizer("Adam", params, key)?),
+        other => {
+            let mut all = own.iter().flatten();
+            all.any(|o| matches!(o, Optimizer::Muon(_)))
+                .then_some(*other)
         }
-        other => param_groups
-            .iter()
-            .filter_map(|g| g.optimizer.as_ref())
-            .any(|g| muon_like(&self::optimizer(&g.kind, &g.params)))
-            .then_some(*other),
     };
     let parts = s.model.iter().flat_map(parts);
-    let rules = param_groups.iter().map(|g| GroupRule {
-        patterns: g.patterns.clone(),
-        lr_scale: Some(g.lr_scale),
-        weight_decay: g.weight_decay,
-        optimizer: g
-            .optimizer
-            .as_ref()
-            .map(|o| self::optimizer(&o.kind, &o.params)),
-        frozen: g.frozen,
-    });
-    ParamGroups {
+    let rules = param_groups
+        .iter()
+        .zip(own)
+        .map(|(g, optimizer)| GroupRule {
+            patterns: g.patterns.clone(),
+            lr_scale: Some(g.lr_scale),
+            weight_decay: g.weight_decay,
+            optimizer,
+            frozen: g.frozen,
+        });
+    Ok(ParamGroups {
         base: Recipe {
             optimizer,
             lr_scale: share(params.muon_lr),
@@ -58,7 +65,14 @@ pub fn groups(s: &Settings) -> ParamGroups {
             weight_decay,
         }),
         rules: parts.chain(rules).collect(),
-    }
+    })
+}
+
+/// The same of settings that have been resolved, whose numbers are all there; were one not, [`super::units`] of the same settings would
+/// say so, without which no rank begins.
+pub fn of_resolved(s: &Settings) -> ParamGroups {
+    let none = |_| ParamGroups::all(Optimizer::Adam(Adam::default()), 0.0);
+    groups(s).unwrap_or_else(none)
 }
 
 /// Rules of the parts of a model that are not trained as the rest.
@@ -86,62 +100,14 @@ fn parts(model: &Model) -> Vec<GroupRule> {
     named.into_iter().filter_map(rule).collect()
 }
 
-fn adam(p: &OptimizerParams, decoupled: bool) -> Adam {
-    let base = Adam::default();
-    Adam {
-        betas: p.betas.unwrap_or(base.betas),
-        eps: match p.eps {
-            Some(Eps::One(eps)) => eps,
-            _ => base.eps,
-        },
-        l2: !decoupled,
-        bias_correction: p.bias_correction.unwrap_or(true),
-    }
-}
-
-/// The tables fill every default in; those here only complete what the tables of another optimizer leave out.
-fn optimizer(kind: &str, p: &OptimizerParams) -> Optimizer {
-    let decoupled = kind.starts_with("AdamW") || p.adam_w_mode != Some(false);
-    match kind {
-        "AdamW8bit" | "Adam8bit" => Optimizer::Adam8bit(adam(p, decoupled)),
-        "Lion" | "FusedLion" | "DeepSpeedCPULion" => Optimizer::Lion {
-            betas: p.betas.unwrap_or([0.9, 0.999]),
-        },
-        "Lamb" | "FusedLamb" => Optimizer::Lamb(Lamb {
-            adam: adam(p, true),
-            max_coeff: p.max_coeff.unwrap_or(10.0),
-            min_coeff: p.min_coeff.unwrap_or(0.01),
-        }),
-        "SGD" => Optimizer::Sgd(Sgd {
-            momentum: p.momentum.unwrap_or(0.0),
-            dampening: p.dampening.unwrap_or(0.0),
-            nesterov: p.nesterov.unwrap_or(false),
-        }),
-        "Adafactor" => Optimizer::Adafactor(Adafactor {
-            eps: match p.eps {
-                Some(Eps::Two(eps)) => eps,
-                _ => [1e-30, 1e-3],
-            },
-            clip_threshold: p.clip_threshold.unwrap_or(1.0),
-            decay_rate: p.decay_rate.unwrap_or(-0.8),
-            beta1: p.beta1,
-            scale_parameter: p.scale_parameter.unwrap_or(true),
-            relative_step: p.relative_step.unwrap_or(true),
-            warmup_init: p.warmup_init.unwrap_or(false),
-        }),
-        "Muon" => Optimizer::Muon(Muon {
-            momentum: p.momentum.unwrap_or(0.95),
-            nesterov: p.nesterov.unwrap_or(true),
-            ns_steps: p.ns_steps.unwrap_or(5) as u32,
-            scale: match p.scale_mode.as_deref() {
-                Some("spectral") => MuonScale::Spectral,
-                Some("unit_rms_norm") => MuonScale::UnitRms,
-                _ => MuonScale::Shape,
-            },
-            extra_scale: p.extra_scale_factor.unwrap_or(1.0),
-        }),
-        _ => Optimizer::Adam(adam(p, decoupled)),
-    }
+/// The optimizer of that name with the numbers of `params`; `key` is where they stand.
+fn optimizer(kind: &str, params: &OptimizerParams, key: &str) -> Result<Optimizer> {
+    Optimizer::named(kind, &params.own).map_err(|e| {
+        JobError::refused(
+            format!("{key}: {kind}: {e}"),
+            "give the key; `crossweave config explain optimizer` lists those of each type",
+        )
+    })
 }
 
 #[cfg(test)]
@@ -151,7 +117,7 @@ mod tests {
 
     fn of(optimizer: &str) -> ParamGroups {
         let text = format!("{{\"optimizer\": {optimizer}}}");
-        groups(&Config::load("t.json", &text, &[]).unwrap().settings)
+        groups(&Config::load("t.json", &text, &[]).unwrap().settings).unwrap()
     }
 
     #[test]
@@ -196,5 +162,50 @@ mod tests {
             mixed.fallback.map(|f| f.optimizer),
             Some(mixed.base.optimizer)
         );
+    }
+
+    /// Every key of every type is in its table with a default, or the optimizer does without it.
+    #[test]
+    fn tables_give_each_optimizer_all_of_its_numbers() {
+        use crossweave_config::schema::Kind;
+        let optimizer = crossweave_config::ROOT.fields.iter();
+        let mut optimizer = optimizer.filter(|f| f.key == "optimizer");
+        let Some(Kind::Typed(typed)) = optimizer.next().map(|f| &f.kind) else {
+            panic!("optimizer is a section with types");
+        };
+        let mut names = std::collections::BTreeSet::new();
+        for (kind, _) in typed.cases {
+            let run = of(&format!("{{\"type\": {kind:?}}}"));
+            names.insert(run.base.optimizer.name());
+            let group = format!("{{\"match\": \"*\", \"optimizer\": {{\"type\": {kind:?}}}}}");
+            let text =
+                format!("{{\"optimizer\": {{\"type\": \"SGD\", \"param_groups\": [{group}]}}}}");
+            // Groups have the names of one of each kind.
+            if let Ok(config) = Config::load("t.json", &text, &[]) {
+                let rule = groups(&config.settings).unwrap().rules.remove(0);
+                assert_eq!(rule.optimizer.unwrap().name(), run.base.optimizer.name());
+            }
+        }
+        assert_eq!(names.len(), 7, "{names:?}");
+    }
+
+    /// A number that a key cannot hold is named with it; nothing is cut off or taken for it.
+    #[test]
+    fn settings_of_another_version_are_refused_by_key() {
+        let config = Config::load("t.json", r#"{"optimizer": {"type": "Muon"}}"#, &[]).unwrap();
+        for (key, value) in [
+            ("ns_steps", Some(serde_json::json!(1u64 << 40))),
+            ("scale_mode", Some(serde_json::json!("other"))),
+            ("momentum", None),
+        ] {
+            let mut settings = config.settings.clone();
+            match value {
+                Some(value) => settings.optimizer.params.own.insert(key.into(), value),
+                None => settings.optimizer.params.own.remove(key),
+            };
+            let said = groups(&settings).unwrap_err().to_string();
+            assert!(said.starts_with("optimizer.params: Muon: "), "{said}");
+            assert!(said.contains("fix: "), "{said}");
+        }
     }
 }

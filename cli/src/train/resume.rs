@@ -6,7 +6,7 @@ use crate::model::Source;
 use crate::train_error::{Result, TrainError};
 use crate::{adapted, described};
 use crossweave_checkpoint::{Checkpoint, GENERATOR, PublicKey, list};
-use crossweave_config::{Config, Resolved};
+use crossweave_config::{Config, Resolved, may_change_on_resume};
 use crossweave_data::Corpus;
 use crossweave_engine::ScalerState;
 use serde_json::{Value, json};
@@ -35,54 +35,6 @@ impl Resume {
         }
     }
 }
-
-/// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 44] = [
-    "collectives",
-    "checkpoint",
-    "run.dtype",
-    "bf16",
-    "fp16",
-    "run.steps",
-    "run.epochs",
-    "run.out",
-    "run.log_every",
-    "run.checkpoint_every",
-    "run.keep_last",
-    "run.validate_every",
-    "run.validate_sequences",
-    "run.validate_batches",
-    "run.generate",
-    "run.tensorboard",
-    "run.threads_per_rank",
-    "run.backend",
-    "run.bucket_mb",
-    "run.overlap",
-    "run.check",
-    "run.find_nan",
-    "run.allow_host_ops",
-    "run.balance",
-    "run.graphs",
-    "faults",
-    "mesh.dp",
-    "mesh.pp",
-    "mesh.pp_schedule",
-    "mesh.pp_layers",
-    "mesh.tp",
-    "mesh.order",
-    "steps_per_print",
-    "wall_clock_breakdown",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "data.cache_dir",
-    "model.recompute",
-    "model.save_dtype",
-    "zero_optimization",
-    "activation_checkpointing",
-    "run.deterministic",
-    "run.comm_timeout_s",
-    "scheduler.params",
-];
 
 /// What a checkpoint remembers besides tensors. Dropout and shuffles are drawn by counters, so a seed and a position are all the
 /// random state there is. A step that the loss scaler skipped is no update: it moves neither optimizer nor schedule.
@@ -316,12 +268,15 @@ impl RanksOf for crossweave_config::Batch {
     }
 }
 
-/// Keys whose values differ, free ones left out: `(key, then, now)`.
+/// Keys whose values differ, those left out that may change: `(key, then, now)`.
 fn compare(path: &str, then: &Value, now: &Value, out: &mut Vec<(String, String, String)>) {
-    if FREE.contains(&path) || then == now {
+    if then == now {
         return;
     }
     let (Value::Object(a), Value::Object(b)) = (then, now) else {
+        if may_change_on_resume(path) {
+            return;
+        }
         let show = |v: &Value| match v {
             Value::Null => "absent".to_string(),
             v => v.to_string(),

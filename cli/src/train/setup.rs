@@ -622,7 +622,7 @@ pub fn rank_spec(r: &Resolved, place: Place, seq_len: u64) -> RankSpec {
         weight: 1.0,
         seq_len,
         clip: r.settings.gradient_clipping,
-        optim: optimizer::groups(&r.settings),
+        optim: optimizer::of_resolved(&r.settings),
         recompute: match recompute {
             config::Recompute::None => Recompute::None,
             config::Recompute::Full => Recompute::Full,

@@ -18,7 +18,7 @@ pub fn units(source: &Source, r: &Resolved, place: &Place) -> Result<Vec<UnitDec
     let tp = place.length(Axis::Tp).into();
     source.splits(tp)?;
     let mut units = source.units_over(tp);
-    assign(&mut units, &optimizer::groups(&r.settings))?;
+    assign(&mut units, &optimizer::groups(&r.settings)?)?;
     still(source.spec.model(), &mut units);
     place_on(&mut units, place)
         .map_err(|e| TrainError::refused(format!("mesh.tp: {e}"), "set it to 1"))?;

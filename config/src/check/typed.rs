@@ -4,8 +4,9 @@ use super::{Row, Walk, join, without_places};
 use crate::deepspeed::is_remark;
 use crate::error::At;
 use crate::json::{Json, Member, Node};
+use crate::known_words::known_word;
 use crate::schema::{Source, Typed};
-use crate::suggest::{known_word, nearest};
+use crate::suggest::nearest;
 use serde_json::{Map, Value};
 
 /// The Trainer's own optimizer, which a config without one is given.
