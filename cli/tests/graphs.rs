@@ -5,17 +5,8 @@ use common::{Scratch, same};
 use serde_json::Value;
 
 fn train<'a>(out: &'a str, ranks: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let first = [
-        "train",
-        "config.json",
-        "--ranks",
-        ranks,
-        "--steps",
-        "8",
-        "--out",
-        out,
-    ];
-    [&first[..], more].concat()
+    let first = ["train", "config.json", "--ranks", ranks, "--out", out];
+    [&first[..], &["--steps", "8"], more].concat()
 }
 
 #[test]
@@ -59,6 +50,35 @@ fn a_run_goes_on_with_graphs_and_without() {
             "{said}"
         );
         same(&s.path(&out), &s.path("whole"));
+    }
+}
+
+#[test]
+fn what_is_not_replayed_although_it_was_asked_for_is_named_once() {
+    let s = Scratch::new();
+    let mut config: Value = serde_json::from_str(common::CONFIG).unwrap();
+    config["run"]["steps"] = 12.into();
+    for (dropout, tp) in [(0.1, 1), (0.1, 2), (0.0, 2)] {
+        for key in ["resid_pdrop", "embd_pdrop", "attn_pdrop"] {
+            config["model"][key] = dropout.into();
+        }
+        config["mesh"] = serde_json::json!({ "tp": tp });
+        s.write("config.json", config.to_string());
+        let run = |out: &str, graphs: &str| {
+            let (ranks, set) = (tp.to_string(), format!("run.graphs=\"{graphs}\""));
+            let args = ["train", "config.json", "--ranks", &ranks, "--out", out];
+            s.run(&[&args[..], &["--set", &set]].concat())
+        };
+        let (off, on) = (format!("off-{dropout}-{tp}"), format!("on-{dropout}-{tp}"));
+        assert!(run(&off, "off").status.success());
+        let out = run(&on, "on");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{said}");
+        let times = said.matches("run.graphs is on, and not all").count();
+        assert_eq!(times, usize::from(dropout > 0.0), "{said}");
+        let named = said.contains("with other launch-time parameters");
+        assert!(dropout == 0.0 || named, "{said}");
+        same(&s.path(&off), &s.path(&on));
     }
 }
 

@@ -218,7 +218,7 @@ const RUN: Table = Table {
             "graphs",
             &["auto", "on", "off"],
             "\"auto\"",
-            "replay forward and backward steps whose launches repeat as graphs of the device: auto = where the device says that it pays; on = always, which the back end must offer; no bit changes",
+            "replay forward and backward steps whose launches repeat as graphs of the device: auto = where the device says that it pays; on = always, which the back end must offer, and a warning names the first step that is not replayed whole (dropout draws other numbers each step); collectives inside blocks are launched between graphs; no bit changes",
         ).free(),
     ],
 };

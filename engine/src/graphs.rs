@@ -3,7 +3,8 @@
 //! The walk is the same with and without: blocks run their ops on the tape as ever, and the stream compares. What differs from step to step
 //! (dropout's position, a pooled address that moved) is enqueued as it is, so no step needs to be known as recordable beforehand.
 
-use crossweave_hal::{Device, Followed, Recordings, Stream};
+use crossweave_hal::{Device, Recordings, Stream};
+use crossweave_plan::Plan;
 use serde::{Deserialize, Serialize};
 
 /// What replaying has come to.
@@ -11,13 +12,16 @@ use serde::{Deserialize, Serialize};
 pub struct GraphCounts {
     /// Graphs recorded.
     pub recorded: u64,
-    /// Plan steps enqueued as one graph, those just recorded among them.
+    /// Plan steps enqueued as graphs, those just recorded among them: one, or one for each segment between collectives.
     pub replayed: u64,
+    /// Plan steps of which some segments were enqueued as graphs and others call by call.
+    #[serde(default)]
+    pub partly: u64,
     /// Plan steps that could have been and were enqueued call by call.
     pub called: u64,
     /// Launches, copies and fills that graphs stood for, less one for each graph launched.
     pub launches_saved: u64,
-    /// Why steps are no longer compared, and how many of the plan.
+    /// What is not replayed, with the first step of the plan that it is about, and how many of the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<(String, u64)>,
 }
@@ -50,7 +54,7 @@ impl Graphs {
             Some(b) => b,
             None => Recordings::new(stream.device())?,
         };
-        if book.refused().is_some() {
+        if book.given_up() {
             self.books[at] = Some(book);
             self.counts.called += 1;
             return Ok(false);
@@ -66,25 +70,36 @@ impl Graphs {
         if !ran {
             return Ok(());
         }
-        match followed? {
-            Followed::Called => self.counts.called += 1,
-            Followed::Replayed { calls, recorded } => {
-                self.counts.recorded += u64::from(recorded);
-                self.counts.replayed += 1;
-                self.counts.launches_saved += calls - 1;
-            }
-        }
+        let f = followed?;
+        self.counts.recorded += f.recorded;
+        self.counts.launches_saved += f.calls - f.graphs;
+        let kind = match (f.graphs, f.called) {
+            (0, _) => &mut self.counts.called,
+            (_, 0) => &mut self.counts.replayed,
+            _ => &mut self.counts.partly,
+        };
+        *kind += 1;
         Ok(())
     }
 
-    pub fn counts(&self) -> GraphCounts {
+    pub fn counts(&self, plan: &Plan) -> GraphCounts {
         let mut c = self.counts.clone();
-        for why in self.books.iter().flatten().filter_map(Recordings::refused) {
-            match c.refused.iter_mut().find(|(w, _)| w == why) {
-                Some((_, n)) => *n += 1,
-                None => c.refused.push((why.to_string(), 1)),
+        let mut first: Vec<(usize, String, u64)> = vec![];
+        for (at, book) in self.books.iter().enumerate() {
+            let Some(why) = book.as_ref().and_then(Recordings::unmet) else {
+                continue;
+            };
+            match first.iter_mut().find(|(_, w, _)| *w == why) {
+                Some((_, _, n)) => *n += 1,
+                None => first.push((at, why, 1)),
             }
         }
+        let step = |at: &usize| plan.steps.get(*at).map(|s| format!("{}: ", s.op));
+        let line = |(at, why, n): &(usize, String, u64)| {
+            let step = step(at).unwrap_or_default();
+            (format!("{step}{why}"), *n)
+        };
+        c.refused = first.iter().map(line).collect();
         c
     }
 }

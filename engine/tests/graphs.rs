@@ -5,10 +5,11 @@ use crate::common;
 use common::*;
 use crossweave_engine::{
     FileSettings, GraphCounts, HostDevice, LossScaler, OffloadDevice, OffloadSpec,
-    OptimizerOffload, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec, ZeroStage,
+    OptimizerOffload, Precision, RankSpec, Recompute, ScaleRule, Trainer, ZeroSpec, ZeroStage,
 };
-use crossweave_hal::DType;
+use crossweave_hal::{DType, trace::Tracer};
 use crossweave_nn::ModelSpec;
+use std::time::Instant;
 
 /// Enough for every list of calls to be met, recorded and replayed: operands of steps in flight take turns.
 const STEPS: u64 = 10;
@@ -19,14 +20,22 @@ fn counts(o: &Outcome) -> Vec<GraphCounts> {
 }
 
 /// Trains with and without, and answers what was replayed.
-fn both(w: &World, model: &ModelSpec, spec: &RankSpec, at: &str) -> Vec<GraphCounts> {
+fn both(w: &World, model: &impl Declares, spec: &RankSpec, at: &str) -> Vec<GraphCounts> {
     let plain = train(w, model, spec, STEPS);
     assert!(plain.ledgers.iter().all(|l| l.graphs.is_none()), "{at}");
     let on = RankSpec {
         graphs: true,
         ..spec.clone()
     };
-    let got = train(w, model, &on, STEPS);
+    // Where a run is timed, events lie around each step and each collective; half of the layouts are.
+    let timed = |t: &mut Trainer| {
+        let tracer = Tracer::new(t.device(), Instant::now()).unwrap();
+        t.timeline(tracer);
+    };
+    let got = match at.contains("timed") {
+        true => train_with(w, model, &on, STEPS, timed),
+        false => train(w, model, &on, STEPS),
+    };
     assert!(got.bits() == plain.bits(), "{at}: {:?}", counts(&got));
     let late = |o: &Outcome| -> Vec<u64> {
         let each = o.ledgers.iter().map(|l| l.device_allocs_after_step_2);
@@ -66,6 +75,84 @@ fn replayed_steps_have_the_bits_of_called_ones() {
                     assert!(c.launches_saved >= c.replayed, "{at}: {c:?}");
                 }
             }
+        }
+    }
+}
+
+/// Layouts that `number` draws: stage, data-parallel ranks, micro-batches, recompute, dropout, what is offloaded, precision.
+fn drawn(w: &World, number: u64, dir: &std::path::Path) -> (ModelSpec, RankSpec, String) {
+    let mut state = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut pick = |n: usize| {
+        state ^= state >> 29;
+        state = state.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        state ^= state >> 32;
+        (state % n as u64) as usize
+    };
+    let stage = (number % 4) as u32;
+    let (ranks, mb) = ([1, 2][pick(2)], [1, 2, 3][pick(3)]);
+    let dropout = [0.0, 0.0, 0.1][pick(3)];
+    let model = match pick(2) {
+        0 => even(gpt2(1, dropout)),
+        _ => even(llama(1)),
+    };
+    let away = (stage > 0 && pick(3) == 0).then(|| OffloadSpec {
+        params: stage == 3,
+        activations: pick(2) == 0,
+        ..offload(w, dir, OffloadDevice::Host)
+    });
+    let spec = RankSpec {
+        compute: [DType::F32, DType::Bf16][pick(2)],
+        recompute: [Recompute::None, Recompute::Full, Recompute::Selective][pick(3)],
+        clip: [0.0, 0.5][pick(2)],
+        zero: ZeroSpec {
+            stage: ZeroStage::from_number(stage).unwrap(),
+            ..Default::default()
+        },
+        offload: away,
+        ..spec(ranks, mb)
+    };
+    let at = format!(
+        "layout {number}: stage {stage}, {ranks} ranks, {mb} micro-batches, {:?}, {:?}, dropout {dropout}, {}, offload {:?}",
+        spec.recompute,
+        spec.compute,
+        model.hf_config()["model_type"],
+        spec.offload.as_ref().map(|o| (o.params, o.activations)),
+    );
+    (model, spec, at)
+}
+
+#[test]
+fn collectives_inside_blocks_leave_as_many_steps_replayed() {
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    // CROSSWEAVE_MATRIX=all: every layout of a larger draw.
+    let all = std::env::var("CROSSWEAVE_MATRIX").is_ok_and(|v| v == "all");
+    for number in 0..if all { 160 } else { 12 } {
+        let (model, spec, at) = drawn(&w, number, dir.path());
+        let of = |tp| {
+            let timed = if number / 4 % 2 == 1 { ", timed" } else { "" };
+            let at = format!("{at}, tp {tp}{timed}");
+            both(
+                &w,
+                &Cut(model.clone(), None, tp),
+                &cut_over(spec.clone(), tp),
+                &at,
+            )
+        };
+        let (whole, cut) = (of(1), of(2));
+        let steps = |c: &GraphCounts| c.replayed + c.partly + c.called;
+        for c in &cut {
+            assert_eq!(steps(c), steps(&whole[0]), "{at}: {c:?}");
+            assert!(
+                c.replayed >= whole[0].replayed,
+                "{at}: {c:?} against {whole:?}"
+            );
+        }
+        // Where nothing differs from step to step, every step is replayed once its lists are known.
+        let draws = at.contains("dropout 0.1") && at.contains("gpt2");
+        for c in whole.iter().chain(&cut) {
+            assert_eq!(c.refused.is_empty(), !draws, "{at}: {c:?}");
+            let names_it = |(why, _): &(String, u64)| why.contains("other launch-time parameters");
+            assert!(c.refused.iter().all(names_it), "{at}: {c:?}");
         }
     }
 }

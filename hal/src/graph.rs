@@ -6,8 +6,11 @@
 //! and what follows as ever. So a graph is launched only in place of exactly the calls that were asked for, and nothing has to promise that
 //! addresses or parameters repeat.
 //!
-//! What somebody might wait for must have been enqueued: an event of the stream, a wait for it by the host or by another stream for a call
-//! that is held back, and every call that is no launch, copy or fill end the comparison. Waits of this stream for others are enqueued at
+//! A graph holds launches, copies and fills. Any other call (a collective, an op on the host) and an event of the stream end a *segment*:
+//! what was met before is launched, the call itself is enqueued, and a segment with lists of its own begins behind it (ADR 0119).
+//!
+//! What somebody waits for must have been enqueued: a wait by the host or by another stream for a call that is held back ends the
+//! comparison of the segment. Waits of this stream for others are enqueued at
 //! once, before the graph instead of in its middle: what is waited for was enqueued, and cannot be behind a call that was not.
 
 use crate::buffer::Buffer;
@@ -21,10 +24,12 @@ use crossweave_abi as abi;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Lists one [`Recordings`] keeps: operands that take turns (figures, inputs and words of steps in flight) give as many.
+/// Lists a segment keeps: operands that take turns (figures, inputs and words of steps in flight) give as many.
 const LISTS: usize = 6;
-/// Times in a row without a replay, after which a stream is not compared any more.
+/// Times in a row without a replay, after which a segment is not compared any more.
 const PATIENCE: u32 = 32;
+/// Times in a row without a replay, after which a segment is reported: more than its lists need to be met for the first time.
+const REPORTED: u32 = 8;
 /// Fewer calls are not worth a graph.
 const WORTH: usize = 2;
 
@@ -176,6 +181,15 @@ impl List {
             .push((verb, s..self.spans.len(), b..self.bytes.len()));
     }
 
+    /// A list of the first `n`.
+    fn first(&self, n: usize) -> List {
+        let mut list = List::default();
+        (0..n)
+            .filter_map(|i| self.get(i))
+            .for_each(|c| list.push(&c));
+        list
+    }
+
     fn run(&self, n: usize, core: &StreamCore) -> Result<()> {
         (0..n)
             .filter_map(|i| self.get(i))
@@ -225,77 +239,31 @@ struct Known {
     used: u64,
 }
 
-/// What a stream was given at one place of a program, and the graphs of it.
-pub struct Recordings {
+/// The lists of calls that one segment was given, and the graphs of them.
+#[derive(Default)]
+struct Segment {
     known: Vec<Known>,
-    /// Memory freed on the device when the lists were made: an address may have been given to other memory since.
-    freed: u64,
     clock: u64,
+    /// Times in a row without a replay.
     missed: u32,
     /// What was met last that no list has: number, name, and how it differs.
     strange: (usize, &'static str, &'static str),
     refused: Option<String>,
-    // Last, so that it outlives graphs and kernels.
-    device: Device,
 }
 
-/// What became of the calls between [`Stream::follow`] and [`Stream::close`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Followed {
-    /// They were enqueued one by one.
-    Called,
-    /// They were enqueued as a graph.
-    Replayed {
-        /// Calls the graph stands for.
-        calls: u64,
-        /// The graph was recorded just before.
-        recorded: bool,
-    },
-}
-
-impl Recordings {
-    /// Empty.
-    ///
-    /// # Errors
-    /// `Unsupported` where the device's plugin has no graphs.
-    pub fn new(device: &Device) -> Result<Recordings> {
-        if device.0.plugin.0.graph.is_none() {
-            let why = format!(
-                "plugin {} offers no {} (a layer around a plugin hides it)",
-                device.plugin().name(),
-                abi::IFACE_GRAPH
-            );
-            return Err(Error::new(Code::Unsupported, "graphs", why));
-        }
-        Ok(Recordings {
-            known: vec![],
-            freed: device.freed(),
-            clock: 0,
-            missed: 0,
-            strange: (0, "no call", "nothing was known"),
-            refused: None,
-            device: device.clone(),
-        })
-    }
-
-    /// Why nothing more is recorded here, if so.
-    pub fn refused(&self) -> Option<&str> {
-        self.refused.as_deref()
-    }
-
-    fn refuse(&mut self, why: String) {
-        self.known.clear();
-        self.refused = Some(why);
-    }
-
+impl Segment {
     fn miss(&mut self) {
         self.missed += 1;
-        if self.missed >= PATIENCE {
-            let (at, name, how) = self.strange;
-            self.refuse(format!(
-                "{PATIENCE} times in a row the calls were none known before, at last by {name} with {how} (call {at})"
-            ));
+        if self.missed >= PATIENCE && self.refused.is_none() {
+            self.known.clear();
+            self.refused = Some(self.why());
         }
+    }
+
+    /// Why it is not replayed.
+    fn why(&self) -> String {
+        let (at, name, how) = self.strange;
+        format!("its calls are others each time, at last by {name} with {how} (call {at})")
     }
 
     /// Keeps a list, in the place of the one not met for longest where there are enough.
@@ -321,13 +289,126 @@ impl Recordings {
         (0..self.known.len()).min_by_key(|i| self.known[*i].used)
     }
 
-    /// A list that begins as the first `at` calls of list `like` and goes on with `c`.
-    fn other(&self, like: usize, at: usize, c: &Call<'_>) -> Option<usize> {
+    /// A list that begins as the first `at` calls of list `like` and goes on with `c`, or ends there.
+    fn other(&self, like: usize, at: usize, c: Option<&Call<'_>>) -> Option<usize> {
         let same = |k: &Known| {
-            k.list.get(at).as_ref() == Some(c)
+            k.list.get(at).as_ref() == c
                 && (0..at).all(|i| k.list.get(i) == self.known[like].list.get(i))
         };
         self.known.iter().position(same)
+    }
+
+    /// How the calls of this segment are enqueued from its first one on.
+    fn mode(&self) -> Mode {
+        match (&self.refused, self.oldest()) {
+            (Some(_), _) => Mode::Off,
+            (None, Some(list)) => Mode::Meeting { list, at: 0 },
+            (None, None) => Mode::Noting,
+        }
+    }
+
+    /// Enqueues the first `at` calls of a list, as a graph by `api` where these are all of it or of another, and else call by call; they
+    /// are then kept as a list. Says whether a graph was launched, and whether it was recorded just before.
+    fn launch(
+        &mut self,
+        (list, at): (usize, usize),
+        core: &StreamCore,
+        api: Option<abi::GraphApi>,
+    ) -> Result<Option<bool>> {
+        let Some(api) = api else {
+            self.strange = (0, "the first call", "memory freed since");
+            return self.known[list].list.run(at, core).map(|()| None);
+        };
+        let Some(whole) = self.other(list, at, None) else {
+            self.strange = (at, "the end", "calls that did not come");
+            let like = &self.known[list].list;
+            let came = like.first(at);
+            like.run(at, core)?;
+            self.keep(came);
+            return Ok(None);
+        };
+        let known = &mut self.known[whole];
+        let recorded = known.graph.is_none();
+        if recorded {
+            match Graph::record(&known.list, core, &api) {
+                Ok(g) => known.graph = Some(g),
+                Err(e) => {
+                    // Not asked again. Where the device itself is lost, the calls say so.
+                    self.refused = Some(e.to_string());
+                    return known.list.run(at, core).map(|()| None);
+                }
+            }
+        }
+        if let Some(g) = &known.graph {
+            // SAFETY: graph and stream are live; memory is that of the calls just asked for, ops are in the list.
+            check("graph_launch", |e| unsafe {
+                call!(api, graph_launch)(g.handle.0, core.handle.0, e)
+            })?;
+        }
+        self.clock += 1;
+        known.used = self.clock;
+        self.missed = 0;
+        Ok(Some(recorded))
+    }
+}
+
+/// What a stream was given at one place of a program, segment by segment, and the graphs of it.
+pub struct Recordings {
+    segments: Vec<Segment>,
+    /// Memory freed on the device when the lists were made: an address may have been given to other memory since.
+    freed: u64,
+    // Last, so that it outlives graphs and kernels.
+    device: Device,
+}
+
+/// What became of the calls between [`Stream::follow`] and [`Stream::close`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Followed {
+    /// Segments that were enqueued as a graph.
+    pub graphs: u64,
+    /// Those of them whose graph was recorded just before.
+    pub recorded: u64,
+    /// Calls that these graphs stand for.
+    pub calls: u64,
+    /// Segments of two and more calls that were enqueued call by call.
+    pub called: u64,
+}
+
+impl Recordings {
+    /// Empty.
+    ///
+    /// # Errors
+    /// `Unsupported` where the device's plugin has no graphs.
+    pub fn new(device: &Device) -> Result<Recordings> {
+        if device.0.plugin.0.graph.is_none() {
+            let why = format!(
+                "plugin {} offers no {} (a layer around a plugin hides it)",
+                device.plugin().name(),
+                abi::IFACE_GRAPH
+            );
+            return Err(Error::new(Code::Unsupported, "graphs", why));
+        }
+        Ok(Recordings {
+            segments: vec![],
+            freed: device.freed(),
+            device: device.clone(),
+        })
+    }
+
+    /// Whether no segment is compared any more.
+    pub fn given_up(&self) -> bool {
+        // Segments of fewer calls than are worth a graph know no list and miss nothing.
+        let over = |s: &Segment| s.refused.is_some() || (s.known.is_empty() && s.missed == 0);
+        self.segments.iter().any(|s| s.refused.is_some()) && self.segments.iter().all(over)
+    }
+
+    /// Why the first segment that is not replayed is enqueued call by call, for good or for the last few times.
+    pub fn unmet(&self) -> Option<String> {
+        let of = |s: &Segment| match &s.refused {
+            Some(why) => Some(why.clone()),
+            None => (s.missed >= REPORTED).then(|| s.why()),
+        };
+        self.segments.iter().find_map(of)
     }
 }
 
@@ -343,13 +424,38 @@ enum Mode {
 /// A comparison under way, part of the stream's state.
 pub(crate) struct Following {
     book: Recordings,
+    /// The segment that calls belong to.
+    segment: usize,
     mode: Mode,
     noted: List,
+    /// Calls of the segment so far.
+    calls: usize,
+    done: Followed,
     /// What went wrong when another thread made the stream give its calls up.
     failed: Option<Error>,
 }
 
 impl Following {
+    fn new(book: Recordings) -> Following {
+        let mut following = Following {
+            book,
+            segment: 0,
+            mode: Mode::Off,
+            noted: List::default(),
+            calls: 0,
+            done: Followed::default(),
+            failed: None,
+        };
+        following.begin(0);
+        following
+    }
+
+    fn begin(&mut self, segment: usize) {
+        let all = &mut self.book.segments;
+        all.resize_with(all.len().max(segment + 1), Segment::default);
+        (self.segment, self.mode) = (segment, all[segment].mode());
+    }
+
     /// Calls held back.
     pub fn held(&self) -> u64 {
         match self.mode {
@@ -358,117 +464,96 @@ impl Following {
         }
     }
 
-    /// A call is to come: whether it is held back. `None`: one that no graph holds.
+    /// A call is to come: whether it is held back. `None`: one that no graph holds, which ends the segment.
     pub fn meet(&mut self, call: Option<&Call<'_>>, core: &StreamCore) -> Result<bool> {
-        let (list, at) = match (&self.mode, call) {
-            (Mode::Off, _) => return Ok(false),
-            (_, None) => {
-                let at = self.held() as usize;
-                self.book.strange = (at, "a call", "no place in a graph");
-                return self.give_up(core).map(|()| false);
-            }
-            (Mode::Noting, Some(c)) => {
+        let Some(c) = call else {
+            return self.cut(core).map(|()| false);
+        };
+        self.calls += 1;
+        let (list, at) = match &self.mode {
+            Mode::Off => return Ok(false),
+            Mode::Noting => {
                 self.noted.push(c);
                 return Ok(false);
             }
-            (Mode::Meeting { list, at }, Some(_)) => (*list, *at),
+            Mode::Meeting { list, at } => (*list, *at),
         };
-        let (Some(c), Some(known)) = (call, self.book.known.get(list)) else {
-            return self.give_up(core).map(|()| false);
+        let segment = &mut self.book.segments[self.segment];
+        let known = &segment.known[list];
+        let next = match known.list.get(at).as_ref() == call {
+            true => Some(list),
+            false => segment.other(list, at, call),
         };
-        if known.list.get(at).as_ref() == Some(c) {
-            self.mode = Mode::Meeting { list, at: at + 1 };
-            return Ok(true);
-        }
-        if let Some(list) = self.book.other(list, at, c) {
+        if let Some(list) = next {
             self.mode = Mode::Meeting { list, at: at + 1 };
             return Ok(true);
         }
         self.mode = Mode::Off;
-        self.book.strange = (at, c.name(), c.unlike(known.list.get(at).as_ref()));
+        segment.strange = (at, c.name(), c.unlike(known.list.get(at).as_ref()));
         known.list.run(at, core)?;
-        (0..at)
-            .filter_map(|i| known.list.get(i))
-            .for_each(|c| self.noted.push(&c));
+        self.noted = known.list.first(at);
         self.noted.push(c);
         self.mode = Mode::Noting;
         Ok(false)
     }
 
-    /// Enqueues what was held back; what follows is no longer compared.
+    /// Ends the segment, unless it has no call, at a place that comes back: a call that no graph holds, or an event of the stream.
+    pub fn cut(&mut self, core: &StreamCore) -> Result<()> {
+        if self.calls > 0 {
+            self.end(core, true)?;
+            self.begin(self.segment + 1);
+        }
+        Ok(())
+    }
+
+    /// Enqueues what was held back, for somebody who waits for it; the rest of the segment is no longer compared.
     #[cold]
     pub fn give_up(&mut self, core: &StreamCore) -> Result<()> {
         let Mode::Meeting { list, at } = std::mem::replace(&mut self.mode, Mode::Off) else {
             return Ok(());
         };
-        let done = self
-            .book
-            .known
-            .get(list)
-            .map_or(Ok(()), |k| k.list.run(at, core));
+        let segment = &mut self.book.segments[self.segment];
+        segment.strange = (at, "a wait", "what it waits for held back");
+        let done = segment.known[list].list.run(at, core);
         if let Err(e) = &done {
             self.failed = Some(e.clone());
         }
         done
     }
 
-    fn finish(&mut self, core: &StreamCore, ok: bool) -> Result<Followed> {
+    /// Enqueues what is held back of the segment, as a graph where all of a list was met. `ok`: the calls came to their end.
+    fn end(&mut self, core: &StreamCore, ok: bool) -> Result<()> {
+        let mode = std::mem::replace(&mut self.mode, Mode::Off);
+        let (noted, calls) = (std::mem::take(&mut self.noted), self.calls);
+        self.calls = 0;
         if let Some(e) = self.failed.take() {
             return Err(e);
         }
-        let (list, at) = match self.mode {
-            Mode::Meeting { list, at } => (list, at),
-            Mode::Noting => {
-                let noted = std::mem::take(&mut self.noted);
-                if ok {
-                    self.book.keep(noted);
-                }
-                self.book.miss();
-                return Ok(Followed::Called);
+        let device = &self.book.device;
+        let fresh = self.book.freed == device.freed();
+        let api = device.0.plugin.0.graph.filter(|_| ok && fresh);
+        let segment = &mut self.book.segments[self.segment];
+        let launched = match mode {
+            Mode::Meeting { list, at } => segment.launch((list, at), core, api)?,
+            Mode::Noting if ok => {
+                segment.keep(noted);
+                None
             }
-            Mode::Off => {
-                self.book.miss();
-                return Ok(Followed::Called);
+            _ => None,
+        };
+        match launched {
+            Some(recorded) => {
+                self.done.graphs += 1;
+                self.done.recorded += u64::from(recorded);
+                self.done.calls += calls as u64;
             }
-        };
-        let book = &mut self.book;
-        let stale = book.freed != book.device.freed();
-        let api = book.device.0.plugin.0.graph;
-        let Some(known) = book.known.get_mut(list) else {
-            return Ok(Followed::Called);
-        };
-        let calls = known.list.calls.len();
-        let (true, false, Some(api)) = (ok && at == calls, stale, api) else {
-            let done = known.list.run(at, core);
-            book.miss();
-            return done.map(|()| Followed::Called);
-        };
-        let mut recorded = false;
-        if known.graph.is_none() {
-            match Graph::record(&known.list, core, &api) {
-                Ok(g) => known.graph = Some(g),
-                Err(e) => {
-                    // Not asked again. Where the device itself is lost, the calls say so.
-                    let done = known.list.run(at, core);
-                    book.refuse(e.to_string());
-                    return done.map(|()| Followed::Called);
-                }
+            None if calls >= WORTH => {
+                self.done.called += 1;
+                segment.miss();
             }
-            recorded = true;
+            None => {}
         }
-        if let Some(g) = &known.graph {
-            // SAFETY: graph and stream are live; memory is that of the calls just asked for, ops are in the list.
-            check("graph_launch", |e| unsafe {
-                call!(api, graph_launch)(g.handle.0, core.handle.0, e)
-            })?;
-        }
-        book.clock += 1;
-        known.used = book.clock;
-        book.missed = 0;
-        Ok(Followed::Replayed {
-            calls: calls as u64,
-            recorded,
-        })
+        Ok(())
     }
 }
 
@@ -488,21 +573,13 @@ impl Stream {
         }
         let freed = self.device.freed();
         if book.freed != freed {
-            book.known.clear();
+            for segment in &mut book.segments {
+                segment.known.clear();
+                segment.strange = (0, "the first call", "memory freed since");
+            }
             book.freed = freed;
-            book.strange = (0, "the first call", "memory freed since");
         }
-        let mode = match (&book.refused, book.oldest()) {
-            (Some(_), _) => Mode::Off,
-            (None, Some(list)) => Mode::Meeting { list, at: 0 },
-            (None, None) => Mode::Noting,
-        };
-        st.following = Some(Following {
-            book,
-            mode,
-            noted: List::default(),
-            failed: None,
-        });
+        st.following = Some(Following::new(book));
         Ok(())
     }
 
@@ -511,14 +588,12 @@ impl Stream {
     pub fn close(&self, ok: bool) -> (Option<Recordings>, Result<Followed>) {
         let mut st = self.core.lock();
         let Some(mut following) = st.following.take() else {
-            return (None, Ok(Followed::Called));
+            return (None, Ok(Followed::default()));
         };
-        let done = following.finish(&self.core, ok);
+        let ended = following.end(&self.core, ok);
         drop(st);
-        (
-            Some(following.book),
-            done.map_err(|e| self.core.explained(e)),
-        )
+        let done = ended.map_err(|e| self.core.explained(e));
+        (Some(following.book), done.map(|()| following.done))
     }
 }
 

@@ -95,6 +95,14 @@ impl State {
         self.seq - self.following.as_ref().map_or(0, Following::held)
     }
 
+    /// An event is about to be recorded behind all calls: none may be held back.
+    fn cut(&mut self, core: &StreamCore) -> Result<()> {
+        match &mut self.following {
+            Some(r) => r.cut(core),
+            None => Ok(()),
+        }
+    }
+
     /// Calls up to `seq` are about to be waited for: they must not be held back.
     #[inline]
     fn want(&mut self, seq: u64, core: &StreamCore) -> Result<()> {
@@ -204,7 +212,7 @@ impl StreamCore {
         if seq == last {
             return Ok(());
         }
-        st.want(seq, self)?;
+        st.cut(self)?;
         let oldest = match st.marks.len() {
             MARKS => st.marks.pop_front(),
             _ => None,
@@ -422,8 +430,7 @@ impl Stream {
 
     #[cold]
     fn record_armed(&self, st: &mut State) -> Result<()> {
-        let all = st.seq;
-        st.want(all, &self.core)?;
+        st.cut(&self.core)?;
         for event in st.armed.drain(..) {
             // SAFETY: both handles are live; the state's lock serialises calls on this stream.
             check("event_record", |e| unsafe {
@@ -658,8 +665,7 @@ impl Stream {
     /// Records an existing event anew; earlier waits do not move.
     pub fn record_again(&self, event: &Event) -> Result<()> {
         let mut st = self.core.lock();
-        let all = st.seq;
-        st.want(all, &self.core)?;
+        st.cut(&self.core)?;
         // SAFETY: both handles are live; our lock serialises calls on this stream.
         check("event_record", |e| unsafe {
             call!(self.device.0.api, event_record)(event.0.handle.0, self.core.handle.0, e)

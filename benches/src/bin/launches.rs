@@ -10,8 +10,7 @@ use crossweave_benches::Fallible;
 use crossweave_benches::options::{Options, Usage, program};
 use crossweave_hal::abi::{Layout, op};
 use crossweave_hal::{
-    Buffer, DType, Followed, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin, Recordings,
-    Tag, loader,
+    Buffer, DType, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin, Recordings, Tag, loader,
 };
 use std::path::Path;
 use std::process::ExitCode;
@@ -114,7 +113,7 @@ fn run(mut o: Options) -> Fallible<()> {
                 stream.launch(&k, &[whole(&y), whole(&y), whole(&x)], &[])?;
             }
             let (kept, followed) = stream.close(true);
-            replayed += u32::from(followed? != Followed::Called);
+            replayed += followed?.graphs;
             book = kept.ok_or("the recordings are gone")?;
         }
         let enqueued = began.elapsed();

@@ -122,6 +122,7 @@ fn begin<'a>(
         shared,
         rank,
         device: device.clone(),
+        tell_graphs: rank == 0 && job.resolved.settings.run.graphs == "on",
         saves: Saves::new(job, shared, rank, session)?,
         trainer,
         writer: None,
@@ -151,6 +152,8 @@ struct Walk<'a> {
     rank: u32,
     /// Asked once for what it could not compute itself.
     device: Device,
+    /// Whether what is not replayed as a graph has to be said yet: `run.graphs` is "on".
+    tell_graphs: bool,
     // Before the trainer, so that copies of its state are written before its device closes.
     saves: Saves,
     trainer: Trainer,
@@ -194,6 +197,9 @@ impl Walk<'_> {
         while done < self.job.steps && self.shared.may_step(self.rank, done) {
             self.saves.poll()?;
             self.warn();
+            if done.is_multiple_of(8) {
+                self.tell_graphs();
+            }
             let began = self.now();
             self.enqueue(done)?;
             done += 1;
@@ -252,6 +258,7 @@ impl Walk<'_> {
             self.checkpoint(done, true)?;
         }
         self.warn();
+        self.tell_graphs();
         if let Some(w) = &mut self.writer {
             w.summary.steps = done;
             w.summary.stopped = stopped;
@@ -266,6 +273,20 @@ impl Walk<'_> {
             w.live.warn(&format!(
                 "{} of this run's ops are computed on the host (run.allow_host_ops), the first {first}; `crossweave explain` lists all",
                 ops.len()
+            ));
+        }
+    }
+
+    /// Says once what is not replayed although it was asked for.
+    fn tell_graphs(&mut self) {
+        let (true, Some(w)) = (self.tell_graphs, &self.writer) else {
+            return;
+        };
+        let unmet = self.trainer.graphs().map(|g| g.refused);
+        if let Some((what, _)) = unmet.iter().flatten().next() {
+            self.tell_graphs = false;
+            w.live.warn(&format!(
+                "run.graphs is on, and not all launches are replayed as graphs: {what}"
             ));
         }
     }

@@ -187,16 +187,16 @@ fn bridge(ledgers: &[RankLedger]) -> Option<String> {
 fn graphs(ledgers: &[RankLedger]) -> Option<String> {
     let all: Vec<_> = ledgers.iter().filter_map(|l| l.graphs.as_ref()).collect();
     let sum = |of: fn(&GraphCounts) -> u64| all.iter().map(|c| of(c)).sum::<u64>();
-    let (replayed, called) = (sum(|c| c.replayed), sum(|c| c.called));
+    let (replayed, partly, called) = (sum(|c| c.replayed), sum(|c| c.partly), sum(|c| c.called));
     let mut line = format!(
-        "{} recorded; {replayed} of {} forward and backward steps replayed, {} launches saved",
+        "{} recorded; {replayed} of {} forward and backward steps replayed, {partly} in part, {} launches saved",
         sum(|c| c.recorded),
-        replayed + called,
+        replayed + partly + called,
         sum(|c| c.launches_saved)
     );
-    let given_up = sum(|c| c.refused.iter().map(|(_, n)| n).sum());
+    let unmet = sum(|c| c.refused.iter().map(|(_, n)| n).sum());
     if let Some((why, _)) = all.iter().flat_map(|c| &c.refused).next() {
-        line += &format!("; {given_up} steps of the plan given up ({why})");
+        line += &format!("; {unmet} steps of the plan are not replayed whole ({why})");
     }
     (!all.is_empty()).then_some(line)
 }

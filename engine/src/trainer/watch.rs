@@ -2,7 +2,7 @@
 
 use super::Trainer;
 use crate::error::Result;
-use crate::graphs::{GraphCounts, Graphs};
+use crate::graphs::GraphCounts;
 use crate::timeline::OpenStep;
 use crate::trace::{Trace, Tracing};
 use crossweave_hal::trace::{Span, Tracer};
@@ -35,7 +35,8 @@ impl Trainer {
 
     /// What replaying steps has come to, where it is on.
     pub fn graphs(&self) -> Option<GraphCounts> {
-        self.blocks.graphs.as_ref().map(Graphs::counts)
+        let graphs = self.blocks.graphs.as_ref();
+        graphs.map(|g| g.counts(self.plan()))
     }
 
     fn streams(&self) -> impl Iterator<Item = &Stream> {
