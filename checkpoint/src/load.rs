@@ -464,7 +464,8 @@ impl Checkpoint {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
         std::thread::scope(|s| {
             for _ in 1..threads.min(all.len()) {
-                s.spawn(work);
+                // A thread that cannot start costs speed only.
+                let _ = std::thread::Builder::new().spawn_scoped(s, work);
             }
             work();
         });

@@ -63,7 +63,9 @@ pub fn reshard(
     };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
     std::thread::scope(|s| {
-        let others: Vec<_> = (1..threads.min(ranks)).map(|_| s.spawn(work)).collect();
+        // A thread that cannot start costs speed only.
+        let start = |_| std::thread::Builder::new().spawn_scoped(s, work).ok();
+        let others: Vec<_> = (1..threads.min(ranks)).filter_map(start).collect();
         let mine = work();
         others.into_iter().fold(mine, |done, t| {
             let bug =

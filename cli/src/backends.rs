@@ -119,8 +119,12 @@ pub fn probed(path: &Path) -> std::result::Result<Value, String> {
         .spawn()
         .map_err(io)?;
     // Read while it speaks: a driver may say more than a pipe holds.
-    let said = drained(child.stderr.take());
-    let answer = drained(child.stdout.take());
+    let threads = drained(child.stderr.take()).and_then(|s| Ok((s, drained(child.stdout.take())?)));
+    let (said, answer) = threads.map_err(|e| {
+        let _ = child.kill();
+        let _ = child.wait();
+        format!("it could not be asked: cannot start a thread: {e}")
+    })?;
     let start = Instant::now();
     while child.try_wait().map_err(io)?.is_none() {
         if start.elapsed() > PATIENCE {
@@ -149,8 +153,8 @@ pub fn probed(path: &Path) -> std::result::Result<Value, String> {
 }
 
 /// Everything that comes out of a pipe, read on a thread of its own.
-fn drained(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
+fn drained(pipe: Option<impl Read + Send + 'static>) -> std::io::Result<JoinHandle<Vec<u8>>> {
+    std::thread::Builder::new().spawn(move || {
         let mut all = vec![];
         if let Some(mut pipe) = pipe {
             // What was read before an error is what there is to tell.

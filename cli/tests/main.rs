@@ -27,6 +27,7 @@ mod hosts;
 mod islands;
 mod launch_files;
 mod layers;
+mod limits;
 mod lora;
 mod mesh;
 mod mixed_faults;

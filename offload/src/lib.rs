@@ -145,8 +145,11 @@ impl Executor {
             worker.run();
             drop(guard);
         });
-        let thread = thread
-            .map_err(|e| Error::Shape(format!("the host's update thread cannot start: {e}")))?;
+        let thread = thread.map_err(|e| {
+            Error::Shape(format!(
+                "the host's update thread cannot start: {e}; fix: raise the limits of the process (ulimit -u of threads, -v of memory)"
+            ))
+        })?;
         Ok(Executor {
             jobs: Some(jobs),
             ins: vec![0; count],

@@ -12,6 +12,7 @@ use crossweave_hal::{
 use crossweave_layers::{Census, Counts, OfCollective, wrap};
 use crossweave_mesh::Collectives;
 use serde_json::{Value, json};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Ranks that are asked at most: a larger group is asked as one of so many.
@@ -178,9 +179,24 @@ fn ask(
         Ok(answers)
     };
     std::thread::scope(|s| {
-        let others: Vec<_> = (1..ranks)
-            .map(|r| s.spawn(move || one(r).map(|_| ())))
-            .collect();
+        let mut others = vec![];
+        for r in 1..ranks {
+            // None begins before all are there: each waits for the others.
+            let (go, begin) = channel::<()>();
+            let run = move || begin.recv().map_or(Ok(()), |()| one(r).map(|_| ()));
+            let thread = std::thread::Builder::new().spawn_scoped(s, run);
+            let thread = thread.map_err(|e| {
+                let what = format!("cannot start a thread for rank {r} of {ranks}: {e}");
+                let fix = "raise the limits of the process (ulimit -u of threads, -v of memory)";
+                CliError::refused(what, fix)
+            })?;
+            others.push((go, thread));
+        }
+        let begun = others.into_iter().map(|(go, thread)| {
+            let _ = go.send(());
+            thread
+        });
+        let others: Vec<_> = begun.collect();
         let first = one(0);
         let mut failure = None;
         for o in others {

@@ -85,8 +85,13 @@ pub enum Error {
         seconds: u64,
     },
     /// The engine has ended.
-    #[error("the file engine has ended ({0}); open a new store")]
+    #[error("the file engine has ended ({0}); fix: open a new store")]
     Closed(String),
+    /// The system starts no thread for the engine.
+    #[error(
+        "the file engine's threads cannot start: {0}; fix: raise the limits of the process (ulimit -u of threads, -v of memory)"
+    )]
+    Threads(std::io::Error),
     /// Memory of the device.
     #[error(transparent)]
     Hal(#[from] crossweave_hal::Error),

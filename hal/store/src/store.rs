@@ -192,7 +192,6 @@ fn engine(
             why: "this machine has or allows no io_uring; write \"auto\" or \"threads\"",
         });
     }
-    let threads = Threads::new(settings.threads, layer);
-    let threads = threads.map_err(|e| Error::Closed(format!("its threads cannot start: {e}")))?;
+    let threads = Threads::new(settings.threads, layer).map_err(Error::Threads)?;
     Ok((Box::new(threads), why))
 }

@@ -1,0 +1,100 @@
+//! A process whose memory or threads are limited from outside: what it needs of them grows with its data no more than it must, and what it is refused is one
+//! error that names it.
+#![cfg(target_os = "linux")]
+
+use crate::common::Scratch;
+use crossweave_tests::system::within;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+/// A command that has not ended by then never will, on any machine.
+const HUNG: Duration = Duration::from_secs(600);
+
+/// Runs the program under `ulimit`'s `limit`, in units of 1024 bytes. Each thread has a stack of `stack` bytes, which count as memory.
+fn limited(s: &Scratch, limit: &str, kib: u64, stack: u64, args: &[&str]) -> Output {
+    let mut c = Command::new("sh");
+    let script = format!("ulimit {limit} {kib} && exec \"$0\" \"$@\"");
+    c.args(["-c", &script, env!("CARGO_BIN_EXE_crossweave")]);
+    c.args(args)
+        .current_dir(s.dir.path())
+        .env("CROSSWEAVE_CACHE", s.path("cache"))
+        .env("RUST_MIN_STACK", stack.to_string())
+        .env("RUST_BACKTRACE", "0");
+    within(HUNG, &mut c)
+}
+
+/// Memory beyond what a short text takes, which is found out first: buffers and threads are this machine's.
+#[test]
+fn a_long_text_takes_no_more_memory_than_twice_its_bytes() {
+    let s = Scratch::new();
+    let line = "the square of number 12 is 144, and the half of it is 72\n";
+    let train = |bytes: usize, kib: u64| {
+        let _ = std::fs::remove_dir_all(s.path("run"));
+        s.write("corpus/a.txt", line.repeat(bytes / line.len()));
+        let args = ["train", "config.json", "--steps", "1", "--out", "run"];
+        limited(&s, "-d", kib, 256 << 10, &args)
+    };
+    let short = |kib: &u64| train(1 << 20, *kib).status.success();
+    let kib = (12..).map(|n| n << 10).find(short).expect("a limit");
+    let o = train(24 << 20, kib + (48 << 10));
+    let said = String::from_utf8_lossy(&o.stderr);
+    assert!(
+        o.status.success(),
+        "ulimit -d {kib} is enough for a short text: {said}"
+    );
+}
+
+/// Stacks so large that the limit leaves room for a number of threads: wherever the next one is started, the command ends well or with one
+/// error, and not as a bug.
+#[test]
+fn wherever_a_thread_cannot_start_one_error_says_so() {
+    const STACK: u64 = 1 << 30;
+    let s = Scratch::new();
+    s.ok(&["train", "config.json", "--ranks", "4", "--out", "four"]);
+    let train = ["train", "config.json", "--out", "run"];
+    let with = |more: &[&'static str]| [&train[..], more].concat();
+    let offload = r#"zero_optimization={"stage": 1, "offload_optimizer": {"device": "nvme", "nvme_path": "swap"}}"#;
+    let commands = [
+        (with(&["--ranks", "4"]), 20),
+        (with(&["--set", offload]), 16),
+        (with(&["--ranks", "2", "--set", "run.balance=speed"]), 8),
+        (
+            vec!["explore", "config.json", "--ranks", "2", "--seeds", "1"],
+            6,
+        ),
+        (vec!["explain", "config.json", "--ranks", "4"], 3),
+        (vec!["checkpoint", "verify", "four"], 2),
+        (
+            vec!["checkpoint", "reshard", "four", "two", "--ranks", "2"],
+            2,
+        ),
+        (vec!["generate", "--model", "four", "--prompt", "the "], 2),
+        (vec!["backends"], 2),
+    ];
+    for (args, most) in commands {
+        let mut refused = 0;
+        for threads in 0..most {
+            for left in ["cache", "run", "two", "swap"] {
+                let _ = std::fs::remove_dir_all(s.path(left));
+            }
+            // Beside the stacks, more than the program takes.
+            let kib = (threads * STACK + (STACK - (STACK >> 4))) >> 10;
+            let o = limited(&s, "-v", kib, STACK, &args);
+            let said = String::from_utf8_lossy(&o.stderr);
+            let errors: Vec<&str> = said.lines().filter(|l| l.starts_with("error: ")).collect();
+            let whole = format!("{args:?}, {threads} threads: {}\n{said}", o.status);
+            assert!(!said.contains("this is a bug"), "{whole}");
+            assert!(!said.contains("panicked"), "{whole}");
+            match o.status.success() {
+                true => assert!(errors.is_empty(), "{whole}"),
+                false => {
+                    assert_eq!((o.status.code(), errors.len()), (Some(1), 1), "{whole}");
+                    assert!(errors[0].contains("; fix: "), "{whole}");
+                    refused += 1;
+                }
+            }
+        }
+        // Where nothing is refused the limit is none.
+        assert!(refused > 0 || most < 4, "{args:?}");
+    }
+}
