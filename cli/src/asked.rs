@@ -3,6 +3,7 @@
 use crate::args::{BackendArgs, ExploreArgs, TrainArgs};
 use crate::backend::BackendChoice;
 use crate::ranks::Ranks;
+use crate::surroundings::Surroundings;
 use crate::train::explore::Exploration;
 use crate::train::{Lines, Request};
 
@@ -16,8 +17,10 @@ impl From<&BackendArgs> for BackendChoice {
     }
 }
 
-impl From<TrainArgs> for Request {
-    fn from(args: TrainArgs) -> Request {
+impl TrainArgs {
+    /// The run that is asked for.
+    pub fn request(self, around: Surroundings) -> Request {
+        let args = self;
         Request {
             backend: BackendChoice::from(&args.backend),
             config: args.config,
@@ -32,12 +35,15 @@ impl From<TrainArgs> for Request {
                 (_, true) => Lines::Each,
                 _ => Lines::Configured,
             },
+            around,
         }
     }
 }
 
-impl From<&ExploreArgs> for Exploration {
-    fn from(args: &ExploreArgs) -> Exploration {
+impl ExploreArgs {
+    /// What is to be explored.
+    pub fn exploration(&self, around: Surroundings) -> Exploration {
+        let args = self;
         Exploration {
             request: Request {
                 config: args.config.clone(),
@@ -49,6 +55,7 @@ impl From<&ExploreArgs> for Exploration {
                 resume: None,
                 trace: None,
                 lines: Lines::Configured,
+                around,
             },
             seeds: match args.seed {
                 Some(seed) => seed..seed.saturating_add(1),

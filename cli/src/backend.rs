@@ -1,12 +1,13 @@
 //! Choosing the back end: linked ones by name, others from a plugin file or the plugin path.
 
 use crate::layers;
+use crate::surroundings::{OPTIONS, Plugins};
 use crate::train_error::{Result, TrainError};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
 use crossweave_config::nearest;
 use crossweave_files::clip;
-use crossweave_hal::loader::{Found, discover, file_name, find, load, search_dirs};
+use crossweave_hal::loader::{Found, discover, file_name, find, load};
 use crossweave_hal::{Carrier, Device, HostServices, LoadError, Plugin, RawPlugin, abi};
 use crossweave_mesh::JobStore;
 use std::path::PathBuf;
@@ -26,22 +27,10 @@ pub struct BackendChoice {
 /// Names of the back ends that are part of this program.
 pub const LINKED: [&str; 2] = ["cpu", "null"];
 
-/// Where plugins are looked for: `CROSSWEAVE_PLUGIN_PATH`, then beside this program.
-pub fn plugin_dirs() -> Vec<PathBuf> {
-    let program = std::env::current_exe().ok();
-    search_dirs(
-        std::env::var_os("CROSSWEAVE_PLUGIN_PATH").as_deref(),
-        program.as_deref(),
-    )
-}
-
 /// Cores this process may use.
 pub fn cores() -> u64 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u64)
 }
-
-/// Where users set options of plugins.
-const OPTIONS: &str = "CROSSWEAVE_PLUGIN_OPTIONS";
 
 /// Options that a config sets, and by which key.
 const BY_CONFIG: [(&str, &str); 2] = [
@@ -52,11 +41,9 @@ const BY_CONFIG: [(&str, &str); 2] = [
     ),
 ];
 
-/// What the user sets for plugins: `CROSSWEAVE_PLUGIN_OPTIONS="key=value;key=value"`, whose syntax [`check_options`] has checked. The
-/// keys are in each plugin's README.
-pub fn plugin_options() -> Vec<(String, String)> {
-    let text = std::env::var(OPTIONS).unwrap_or_default();
-    let pairs = text.split(';').filter_map(|p| p.split_once('='));
+/// What the user sets for plugins, by keys whose syntax [`check_options`] has checked.
+pub fn plugin_options(plugins: &Plugins) -> Vec<(String, String)> {
+    let pairs = plugins.options.split(';').filter_map(|p| p.split_once('='));
     pairs
         .map(|(k, v)| (k.trim().to_string(), v.trim().to_string()))
         .collect()
@@ -66,19 +53,12 @@ pub fn plugin_options() -> Vec<(String, String)> {
 ///
 /// # Errors
 /// What is not key=value; a key given twice, of no plugin that is there, or that the config sets.
-pub fn check_options() -> Result<()> {
-    match std::env::var(OPTIONS) {
-        Ok(text) => check_pairs(&text, || {
-            let found = discover(&plugin_dirs()).into_iter();
-            let names = found.filter_map(|f| f.manifest.ok()).map(|m| m.name);
-            names.chain(LINKED.map(String::from)).collect()
-        }),
-        Err(std::env::VarError::NotPresent) => Ok(()),
-        Err(e) => Err(TrainError::refused(
-            format!("{OPTIONS}: {e}"),
-            "write it in UTF-8, as key=value;key=value",
-        )),
-    }
+pub fn check_options(plugins: &Plugins) -> Result<()> {
+    check_pairs(&plugins.options, || {
+        let found = discover(&plugins.folders).into_iter();
+        let names = found.filter_map(|f| f.manifest.ok()).map(|m| m.name);
+        names.chain(LINKED.map(String::from)).collect()
+    })
 }
 
 fn check_pairs(text: &str, plugins: impl FnOnce() -> Vec<String>) -> Result<()> {
@@ -142,7 +122,7 @@ fn check_pairs(text: &str, plugins: impl FnOnce() -> Vec<String>) -> Result<()> 
 ///
 /// # Errors
 /// The first such key, with the nearest that it has asked for.
-fn check_read(plugin: &str, host: &HostServices) -> Result<()> {
+fn check_read(plugin: &str, host: &HostServices, plugins: &Plugins) -> Result<()> {
     let begin = format!("{plugin}.");
     let asked: Vec<String> = host.config_reads().into_iter().map(|r| r.key).collect();
     let known = || {
@@ -155,7 +135,7 @@ fn check_read(plugin: &str, host: &HostServices) -> Result<()> {
         // It asks later, if at all; then nothing can be said.
         return Ok(());
     }
-    for (key, _) in plugin_options() {
+    for (key, _) in plugin_options(plugins) {
         if key.starts_with(&begin) && !known().any(|k| k == key) {
             let fix = match nearest(&key, known()) {
                 Some(n) => format!("did you mean {n}?"),
@@ -170,24 +150,14 @@ fn check_read(plugin: &str, host: &HostServices) -> Result<()> {
     Ok(())
 }
 
-/// Where plugins keep what they may make again, such as compiled kernels: `CROSSWEAVE_CACHE`, else the user's folder for such things.
-fn cache_dir() -> Option<PathBuf> {
-    let folder = |var: &str| {
-        std::env::var_os(var)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
-    folder("CROSSWEAVE_CACHE").or_else(|| {
-        folder("XDG_CACHE_HOME")
-            .or_else(|| Some(folder("HOME")?.join(".cache")))
-            .filter(|d| d.is_absolute())
-            .map(|d| d.join("crossweave"))
-    })
-}
-
 /// Host services for `ranks` ranks on this machine of `threads` threads each (`None`: the cores divided by the ranks). `store`: that of a
 /// job of several processes.
-pub fn host(ranks: u32, threads: Option<u64>, store: Option<JobStore>) -> HostServices {
+pub fn host(
+    plugins: &Plugins,
+    ranks: u32,
+    threads: Option<u64>,
+    store: Option<JobStore>,
+) -> HostServices {
     let threads = threads.unwrap_or_else(|| (cores() / u64::from(ranks)).max(1));
     let mut host = HostServices::builder();
     if let Some(store) = store {
@@ -202,10 +172,10 @@ pub fn host(ranks: u32, threads: Option<u64>, store: Option<JobStore>) -> HostSe
     for name in LINKED {
         host = host.config(format!("{name}.devices"), ranks.to_string());
     }
-    if let Some(dir) = cache_dir() {
+    if let Some(dir) = &plugins.cache {
         host = host.config("cache_dir", dir.display().to_string());
     }
-    for (key, value) in plugin_options() {
+    for (key, value) in plugin_options(plugins) {
         host = host.config(key, value);
     }
     host.config("cpu.threads", threads.to_string())
@@ -243,14 +213,24 @@ pub fn open_linked(name: &str, host: &HostServices) -> Result<Plugin> {
 ///
 /// # Errors
 /// A name that is nowhere, with what is there; a plugin that cannot be used; a file whose name is not the one asked for; a layer that is none.
-pub fn choose(args: &BackendChoice, configured: &str, host: &HostServices) -> Result<Plugin> {
-    let plugin = bare(args, configured, host)?;
-    check_read(plugin.name(), host)?;
+pub fn choose(
+    args: &BackendChoice,
+    configured: &str,
+    host: &HostServices,
+    plugins: &Plugins,
+) -> Result<Plugin> {
+    let plugin = bare(args, configured, host, &plugins.folders)?;
+    check_read(plugin.name(), host, plugins)?;
     layers::apply(plugin, &args.layers, host)
 }
 
 /// The same outside of any layer.
-fn bare(args: &BackendChoice, configured: &str, host: &HostServices) -> Result<Plugin> {
+fn bare(
+    args: &BackendChoice,
+    configured: &str,
+    host: &HostServices,
+    dirs: &[PathBuf],
+) -> Result<Plugin> {
     if let Some(path) = &args.plugin {
         let plugin = Plugin::new(load(path, host)?);
         if let Some(name) = args.name.as_deref().filter(|n| *n != plugin.name()) {
@@ -269,8 +249,7 @@ fn bare(args: &BackendChoice, configured: &str, host: &HostServices) -> Result<P
     if let Some(raw) = linked(name, host) {
         return Ok(Plugin::new(raw?));
     }
-    let dirs = plugin_dirs();
-    let path = find(name, &dirs).map_err(|e| match e {
+    let path = find(name, dirs).map_err(|e| match e {
         LoadError::NotFound { .. } => {
             let mut names: Vec<String> = LINKED.iter().map(|n| n.to_string()).collect();
             // A plugin without ops carries messages for others and computes nothing.
@@ -278,7 +257,7 @@ fn bare(args: &BackendChoice, configured: &str, host: &HostServices) -> Result<P
                 Ok(m) => m.interfaces.iter().any(|i| i.starts_with("crossweave.ops/")),
                 Err(_) => true,
             };
-            names.extend(discover(&dirs).into_iter().filter(computes).map(|f| f.name));
+            names.extend(discover(dirs).into_iter().filter(computes).map(|f| f.name));
             names.sort();
             names.dedup();
             let dirs: Vec<String> = dirs.iter().map(|d| d.display().to_string()).collect();

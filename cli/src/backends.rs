@@ -2,9 +2,10 @@
 //! to: what a found plugin's devices are is asked in a process of its own, which a broken driver may take down.
 
 use crate::args::BackendsArgs;
-use crate::backend::{LINKED, host, open_linked, plugin_dirs};
+use crate::backend::{LINKED, host, open_linked};
 use crate::error::Result;
 use crate::say::say;
+use crate::surroundings::Surroundings;
 use crossweave_hal::loader::ABI_MAJOR;
 use crossweave_hal::loader::{discover, load};
 use crossweave_hal::{Plugin, abi};
@@ -23,13 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// A plugin given by `--plugin` that cannot be used; one that is merely found and cannot be used is listed with the reason.
-pub fn run(args: &BackendsArgs) -> Result<()> {
-    let host = host(1, None, None);
+pub fn run(args: &BackendsArgs, around: &Surroundings) -> Result<()> {
+    let host = host(&around.plugins, 1, None, None);
     if let Some(path) = &args.probe {
         say!("{}", opened(&Plugin::new(load(path, &host)?))?);
         return Ok(());
     }
-    let dirs = plugin_dirs();
+    let dirs = &around.plugins.folders;
     let mut list = vec![];
     for name in LINKED {
         list.push(opened(&open_linked(name, &host)?)?);
@@ -37,13 +38,13 @@ pub fn run(args: &BackendsArgs) -> Result<()> {
     if let Some(path) = &args.plugin {
         list.push(opened(&Plugin::new(load(path, &host)?))?);
     }
-    for found in discover(&dirs) {
+    for found in discover(dirs) {
         let path = found.path.display().to_string();
         list.push(match found.manifest {
             Ok(m) => {
                 // One that only carries messages for others has no device of its own to show, and may start a job when opened.
                 let computes = m.interfaces.iter().any(|i| i.starts_with("crossweave.ops/"));
-                let (usable, error, own) = match computes.then(|| probed(&found.path)) {
+                let (usable, error, own) = match computes.then(|| probed(&found.path, around)) {
                     None => (true, Value::Null, Value::Null),
                     Some(Ok(own)) => (true, Value::Null, own),
                     Some(Err(why)) => (false, Value::from(why), Value::Null),
@@ -64,7 +65,7 @@ pub fn run(args: &BackendsArgs) -> Result<()> {
         say!("{:#}", json!({"backends": list, "searched": dirs}));
         return Ok(());
     }
-    page(&list, &dirs);
+    page(&list, dirs);
     Ok(())
 }
 
@@ -107,9 +108,11 @@ fn page(list: &[Value], dirs: &[PathBuf]) {
 ///
 /// # Errors
 /// Why it cannot be used here.
-pub fn probed(path: &Path) -> std::result::Result<Value, String> {
+pub fn probed(path: &Path, around: &Surroundings) -> std::result::Result<Value, String> {
     let io = |e: std::io::Error| format!("it could not be asked: {e}");
-    let program = std::env::current_exe().map_err(io)?;
+    let Some(program) = &around.program else {
+        return Err("it could not be asked: the file of this program is not known".into());
+    };
     let mut child = Command::new(program)
         .args(["backends", "--probe"])
         .arg(path)

@@ -3,6 +3,7 @@
 
 use crate::backend::{self, BackendChoice};
 use crate::found::Found;
+use crate::surroundings::{Plugins, Surroundings};
 use crate::train::{capable, fits, free_folder, graphs, keys, may_become, ready};
 use crate::train_error::{Result, TrainError};
 use crate::{hub, source};
@@ -11,7 +12,7 @@ use crossweave_data::{Corpus, DataSpec};
 use crossweave_hal::{Device, HostServices};
 use crossweave_words::Size;
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Bytes of text that are turned into tokens to see whether they fill a sequence. More text does.
 const SHORT: u64 = 16 << 20;
@@ -20,9 +21,9 @@ const SHORT: u64 = 16 << 20;
 ///
 /// # Errors
 /// Everything that `train` would refuse, each fault with its place.
-pub fn check(mut config: Config, ranks: u64) -> Result<String> {
+pub fn check(mut config: Config, ranks: u64, around: &Surroundings) -> Result<String> {
     let mut found = Found::default();
-    let pinned = hub::pin(&mut config);
+    let pinned = hub::pin(&mut config, &around.caches);
     found.take(&config, "model", pinned);
     let asked = config.clone();
     // Batches of a file bring sizes of their own, which are not known yet.
@@ -33,11 +34,15 @@ pub fn check(mut config: Config, ranks: u64) -> Result<String> {
     let count = u32::try_from(ranks).map_err(|_| {
         TrainError::refused(format!("{ranks} ranks are too many"), "give --ranks N")
     })?;
-    let host = backend::host(count, run.threads_per_rank, None);
-    let device = found.take(&asked, "run.backend", device(&run.backend, &host));
+    let host = backend::host(&around.plugins, count, run.threads_per_rank, None);
+    let device = found.take(
+        &asked,
+        "run.backend",
+        device(&run.backend, &host, &around.plugins),
+    );
     found.take(&asked, "run.out", free_folder(&asked));
     found.take(&asked, "checkpoint", keys(&asked));
-    let scratch = Scratch::new();
+    let scratch = Scratch::new(&around.scratch);
     let notes = RefCell::new(vec![]);
     let open = |spec: &DataSpec, data: &Data| -> Result<Option<Corpus>> {
         if let Data::Text(d) = data
@@ -59,7 +64,13 @@ pub fn check(mut config: Config, ranks: u64) -> Result<String> {
         }
         Ok(Some(source::open(spec, &scratch.0)?))
     };
-    let ready = ready(&mut config, ranks, &host, &open, &mut found);
+    let ready = ready(
+        &mut config,
+        ranks,
+        &host,
+        (&open, &around.caches),
+        &mut found,
+    );
     if let (Some(device), Some(r)) = (device, &ready) {
         let compute = crate::train::compute_type(r.resolved.dtype);
         found.take(&asked, "run.dtype", able(&asked, &host, &device, compute));
@@ -80,8 +91,8 @@ pub fn check(mut config: Config, ranks: u64) -> Result<String> {
 }
 
 /// The first device of the back end.
-fn device(name: &str, host: &HostServices) -> Result<Device> {
-    let plugin = backend::choose(&BackendChoice::default(), name, host)?;
+fn device(name: &str, host: &HostServices, plugins: &Plugins) -> Result<Device> {
+    let plugin = backend::choose(&BackendChoice::default(), name, host, plugins)?;
     backend::count(&plugin)?;
     Ok(plugin.open(0)?)
 }
@@ -106,9 +117,9 @@ fn able(
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new() -> Scratch {
+    fn new(folder: &Path) -> Scratch {
         let name = format!("crossweave-check-{}", std::process::id());
-        Scratch(std::env::temp_dir().join(name))
+        Scratch(folder.join(name))
     }
 }
 

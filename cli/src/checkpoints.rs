@@ -5,6 +5,7 @@ use crate::companions::Companions;
 use crate::error::{CliError, Result};
 use crate::say::say;
 use crate::stored::{floats, parameters};
+use crate::surroundings::Caches;
 use crate::train::save;
 use crate::{adapted, described, trained};
 use crossweave_checkpoint::{
@@ -18,7 +19,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// Nothing there; damage, with file and reason; a target that is taken; the disk.
-pub fn run(action: CheckpointAction) -> Result<()> {
+pub fn run(action: CheckpointAction, caches: &Caches) -> Result<()> {
     match action {
         CheckpointAction::Inspect {
             dir, json: true, ..
@@ -56,7 +57,7 @@ pub fn run(action: CheckpointAction) -> Result<()> {
             dtype,
             merge,
             json,
-        } => export(&dir, &out, &dtype, merge, json)?,
+        } => export((&dir, caches), &out, &dtype, merge, json)?,
     }
     Ok(())
 }
@@ -112,7 +113,13 @@ fn rewrite(dir: &Path, out: &Path, ranks: u32, stage: Option<u8>, json: bool) ->
 }
 
 /// Writes a checkpoint's model in Hugging Face layout, or its adapters in PEFT's.
-fn export(dir: &Path, out: &Path, dtype: &str, merge: bool, json: bool) -> Result<()> {
+fn export(
+    (dir, caches): (&Path, &Caches),
+    out: &Path,
+    dtype: &str,
+    merge: bool,
+    json: bool,
+) -> Result<()> {
     let dtype = match dtype {
         "bf16" => Dtype::BF16,
         "f16" => Dtype::F16,
@@ -120,9 +127,9 @@ fn export(dir: &Path, out: &Path, dtype: &str, merge: bool, json: bool) -> Resul
     };
     let from = Checkpoint::open_as(dir, Proof::AsRead)?;
     described::check(&from)?;
-    let config = trained::hf_config(&from)?;
+    let config = trained::hf_config(&from, caches)?;
     check_target(out)?;
-    let extra = trained::companions(&from, &config).or_else(|e| {
+    let extra = trained::companions(&from, &config, caches).or_else(|e| {
         eprintln!("warning: the model is written without a tokenizer: {e}");
         Companions {
             tokenizer: None,

@@ -3,6 +3,7 @@
 use crate::found;
 use crate::hub;
 use crate::job_error::{JobError, Result};
+use crate::surroundings::Caches;
 use crossweave_config::{Config, split_set};
 use crossweave_files as files;
 use std::path::Path;
@@ -11,9 +12,9 @@ use std::path::Path;
 ///
 /// # Errors
 /// A file that cannot be read; everything that is wrong in it; a model that is not in the cache.
-pub fn load(path: &Path, sets: &[String]) -> Result<Config> {
+pub fn load(path: &Path, sets: &[String], caches: &Caches) -> Result<Config> {
     let mut config = read(path, sets)?;
-    let pinned = hub::pin(&mut config);
+    let pinned = hub::pin(&mut config, caches);
     found::at(&config, "model", pinned)?;
     Ok(config)
 }

@@ -5,6 +5,7 @@ use crate::check::check;
 use crate::config_file::{load, read};
 use crate::error::{CliError, Result};
 use crate::say::say;
+use crate::surroundings::{Caches, Surroundings};
 use crate::width::columns;
 use crossweave_config::{explain_key, json_schema, keys, reference};
 use std::path::Path;
@@ -15,6 +16,7 @@ fn explain(
     key: Option<String>,
     sets: &[String],
     markdown: bool,
+    caches: &Caches,
 ) -> Result<String> {
     let width = columns();
     let (config, key) = match (what, key) {
@@ -37,7 +39,7 @@ fn explain(
         ));
     }
     let config = config
-        .map(|path| load(Path::new(&path), sets))
+        .map(|path| load(Path::new(&path), sets, caches))
         .transpose()?;
     match (config, key) {
         (config, Some(key)) => explain_key(&key, config.as_ref(), width)
@@ -56,7 +58,7 @@ fn is_config(what: &str) -> bool {
 ///
 /// # Errors
 /// A config that is wrong.
-pub fn run(action: ConfigAction) -> Result<()> {
+pub fn run(action: ConfigAction, around: &Surroundings) -> Result<()> {
     match action {
         ConfigAction::Check {
             config,
@@ -68,7 +70,7 @@ pub fn run(action: ConfigAction) -> Result<()> {
             let ranks = config.ranks(ranks.map(u64::from));
             let text = match no_files {
                 true => config.check(ranks)?,
-                false => check(config, ranks)?,
+                false => check(config, ranks, around)?,
             };
             say!("{}", text.trim_end());
         }
@@ -78,7 +80,10 @@ pub fn run(action: ConfigAction) -> Result<()> {
             key,
             sets,
             markdown,
-        } => say!("{}", explain(what, key, &sets, markdown)?.trim_end()),
+        } => say!(
+            "{}",
+            explain(what, key, &sets, markdown, &around.caches)?.trim_end()
+        ),
     }
     Ok(())
 }

@@ -4,9 +4,10 @@
 //! something or not all was run, 4 a case passes that was expected to fail.
 
 use crate::args::ConformArgs;
-use crate::backend::{LINKED, plugin_dirs, plugin_options};
+use crate::backend::{LINKED, plugin_options};
 use crate::error::{CliError, Result};
 use crate::say::say;
+use crate::surroundings::{Plugins, Surroundings};
 use crossweave_conform::expect::Expect;
 use crossweave_conform::launch::{Program, read_job};
 use crossweave_conform::report::{Status, diff};
@@ -26,16 +27,18 @@ const CHILD: &str = "conform-child";
 /// # Errors
 /// A plugin that cannot be loaded, a machine that lacks something, and a report that is not clean: it is printed, and the error only
 /// carries the exit code.
-pub fn run(a: &ConformArgs) -> Result<()> {
+pub fn run(a: &ConformArgs, around: &Surroundings) -> Result<()> {
     if let Some([first, second]) = a.diff.as_deref() {
         return compare(first, second);
     }
-    let target = target(a.plugin.as_deref().unwrap_or_default())?;
+    let target = target(a.plugin.as_deref().unwrap_or_default(), &around.plugins)?;
     let expect = match &a.expect {
         Some(path) => Expect::read(path).map_err(Trouble::Environment)?,
         None => Expect::default(),
     };
-    let program = std::env::current_exe().map_err(CliError::io("find", Path::new("crossweave")))?;
+    let unknown = || std::io::Error::other("the file of this program is not known");
+    let program = around.program.clone().ok_or_else(unknown);
+    let program = program.map_err(CliError::io("find", Path::new("crossweave")))?;
     let effort = match (a.quick, a.big) {
         (true, _) => Effort::Quick,
         (_, true) => Effort::Big,
@@ -43,7 +46,7 @@ pub fn run(a: &ConformArgs) -> Result<()> {
     };
     let o = Options {
         layers: a.layers.clone(),
-        config: config(&target, &a.sets)?,
+        config: config(&target, &a.sets, &around.plugins)?,
         target,
         level: a.level.into(),
         profile: a.profile.map(Into::into),
@@ -155,7 +158,7 @@ fn put(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// A path, a linked back end's name, or a plugin's name.
-fn target(word: &str) -> Result<Target> {
+fn target(word: &str, plugins: &Plugins) -> Result<Target> {
     let path = PathBuf::from(word);
     if LINKED.contains(&word) {
         return Ok(Target::Linked(word.into()));
@@ -163,12 +166,12 @@ fn target(word: &str) -> Result<Target> {
     if path.components().count() > 1 || path.extension().is_some() || path.exists() {
         return Ok(Target::File(path));
     }
-    let found = find(word, &plugin_dirs()).map_err(|e| Trouble::Plugin(e.to_string()))?;
+    let found = find(word, &plugins.folders).map_err(|e| Trouble::Plugin(e.to_string()))?;
     Ok(Target::File(found))
 }
 
 /// The plugin's configuration: two devices where it lets itself be divided, and what the user sets, in the environment and here.
-fn config(target: &Target, sets: &[String]) -> Result<BTreeMap<String, String>> {
+fn config(target: &Target, sets: &[String], plugins: &Plugins) -> Result<BTreeMap<String, String>> {
     let mut config = BTreeMap::new();
     let name = match target {
         Target::Linked(name) => Some(name.clone()),
@@ -180,10 +183,10 @@ fn config(target: &Target, sets: &[String]) -> Result<BTreeMap<String, String>> 
     if let Some(name) = name {
         config.insert(format!("{name}.devices"), "2".into());
         let own = format!("{name}.");
-        let options = plugin_options().into_iter();
+        let options = plugin_options(plugins).into_iter();
         config.extend(options.filter(|(k, _)| k == "cache_dir" || k.starts_with(&own)));
     }
-    if let Some(library) = std::env::var_os("CROSSWEAVE_MPI_LIBRARY") {
+    if let Some(library) = &plugins.mpi {
         config.insert("mpi.library".into(), library.to_string_lossy().into_owned());
     }
     for s in sets {
@@ -202,12 +205,13 @@ fn config(target: &Target, sets: &[String]) -> Result<BTreeMap<String, String>> 
 ///
 /// # Errors
 /// A job that cannot be read: a person has called the hidden subcommand.
-pub fn child(job: &Path) -> Result<()> {
+pub fn child(job: &Path, around: &Surroundings) -> Result<()> {
     let mut job = read_job(job).map_err(Trouble::Environment)?;
     // A job that leaves the rank open is started by a launcher.
     let place = match job.team.is_some() && job.rank.is_none() {
-        true => detect(|name| std::env::var(name).ok())
-            .map_err(|e| Trouble::Environment(e.to_string()))?,
+        true => {
+            detect(|name| around.variable(name)).map_err(|e| Trouble::Environment(e.to_string()))?
+        }
         false => None,
     };
     if let Some(family) = place.as_ref().and_then(|l| l.launcher.family()) {

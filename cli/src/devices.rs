@@ -1,8 +1,9 @@
 //! Which device a prediction is for: the one that `--device` names, or the one that a config's back end has on this machine; and the table
 //! of those that are known by name.
 
-use crate::backend::{host, open_linked, plugin_dirs};
+use crate::backend::{host, open_linked};
 use crate::backends::probed;
+use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::nearest;
 use crossweave_hal::loader::find;
@@ -56,13 +57,20 @@ impl Chosen {
 ///
 /// # Errors
 /// A name that no profile has.
-pub fn choose(name: Option<&str>, backend: &str, ranks: u64) -> Result<Chosen> {
+pub fn choose(
+    name: Option<&str>,
+    backend: &str,
+    ranks: u64,
+    around: &Surroundings,
+) -> Result<Chosen> {
     match (name, backend) {
         (Some(name), _) => Ok(Chosen::of(named(name)?)),
         (None, "null") => Chosen::assumed("back end null has no memory of its own".into()),
         (None, "cpu") => {
             // What the linked back end would give out; all ranks are threads of this machine.
-            let info = open_linked("cpu", &host(1, None, None))?.open(0)?.info()?;
+            let info = open_linked("cpu", &host(&around.plugins, 1, None, None))?
+                .open(0)?
+                .info()?;
             Ok(Chosen {
                 label: "this machine's processor".into(),
                 profile: Profile {
@@ -77,15 +85,15 @@ pub fn choose(name: Option<&str>, backend: &str, ranks: u64) -> Result<Chosen> {
                 ),
             })
         }
-        (None, other) => plugin(other),
+        (None, other) => plugin(other, around),
     }
 }
 
 /// The first device of a plugin on the plugin path, asked in a process of its own.
-fn plugin(name: &str) -> Result<Chosen> {
-    let said = find(name, &plugin_dirs())
+fn plugin(name: &str, around: &Surroundings) -> Result<Chosen> {
+    let said = find(name, &around.plugins.folders)
         .map_err(|_| "is not on this machine".to_string())
-        .and_then(|path| probed(&path).map_err(|e| format!("cannot be used here ({e})")));
+        .and_then(|path| probed(&path, around).map_err(|e| format!("cannot be used here ({e})")));
     let device = match &said {
         Ok(v) => &v["devices"][0],
         Err(why) => return Chosen::assumed(format!("back end {name} of the config {why}")),

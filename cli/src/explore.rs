@@ -2,6 +2,7 @@
 
 use crate::args::ExploreArgs;
 use crate::error::{CliError, Result};
+use crate::surroundings::Surroundings;
 use crate::train::explore::{Explored, explore};
 use crossweave_hal::Found;
 
@@ -9,8 +10,8 @@ use crossweave_hal::Found;
 ///
 /// # Errors
 /// A config that does not run at all, and the first schedule under which it fails, with the command that replays it.
-pub fn run(args: &ExploreArgs) -> Result<()> {
-    match explore(&args.into())? {
+pub fn run(args: &ExploreArgs, around: Surroundings) -> Result<()> {
+    match explore(&args.exploration(around))? {
         Explored::Failed { found, on_purpose } => Err(failed(args, &found, &on_purpose)),
         Explored::Held {
             ranks,

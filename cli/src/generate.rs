@@ -5,6 +5,7 @@ use crate::backend::{choose, host};
 use crate::error::{CliError, Result};
 use crate::infer::{self, Draw};
 use crate::say::say;
+use crate::surroundings::Surroundings;
 use crate::trained;
 use crossweave_hal::DType;
 
@@ -12,19 +13,19 @@ use crossweave_hal::DType;
 ///
 /// # Errors
 /// Arguments out of range; a folder that is neither a model's nor a run's; no tokenizer; the device.
-pub fn run(args: &GenerateArgs) -> Result<()> {
+pub fn run(args: &GenerateArgs, around: &Surroundings) -> Result<()> {
     if !args.temperature.is_finite() || args.temperature < 0.0 {
         return Err(CliError::refused(
             format!("--temperature {}: must be 0 or more", args.temperature),
             "0 always takes the likeliest token; 0.8 is usual",
         ));
     }
-    let host = host(1, None, None);
-    let plugin = choose(&(&args.backend).into(), "cpu", &host)?;
-    let model = trained::open(&args.model)?;
+    let host = host(&around.plugins, 1, None, None);
+    let plugin = choose(&(&args.backend).into(), "cpu", &host, &around.plugins)?;
+    let model = trained::open(&args.model, &around.caches)?;
     let source = &model.source;
     infer::continues(source)?;
-    let tokenizer = model.tokenizer()?;
+    let tokenizer = model.tokenizer(&around.caches)?;
     let mut trainer = infer::open(source, &plugin, &host, DType::F32, 1, 1)?;
     let draw = Draw {
         tokens: args.tokens,

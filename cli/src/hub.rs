@@ -5,19 +5,12 @@
 //! that mends it.
 
 use crate::job_error::{JobError, Result};
+use crate::surroundings::Caches;
 use crossweave_config::{Config, Model};
 use crossweave_files as files;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-
-/// The user's home folder.
-pub fn home() -> Option<PathBuf> {
-    std::env::var_os("HOME")
-        .or_else(|| std::env::var_os("USERPROFILE"))
-        .filter(|h| !h.is_empty())
-        .map(PathBuf::from)
-}
 
 /// What is wanted of a model.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,33 +58,14 @@ struct Snapshot {
     commit: String,
 }
 
-/// The cache's folder, by the variables that huggingface_hub reads.
-fn cache() -> Option<PathBuf> {
-    let var = |name: &str| {
-        let value = std::env::var_os(name).filter(|v| !v.is_empty())?;
-        // These variables are often written with a tilde, which their own library expands too.
-        match Path::new(&value).strip_prefix("~") {
-            Ok(rest) => Some(home()?.join(rest)),
-            Err(_) => Some(PathBuf::from(value)),
-        }
-    };
-    let own = || var("HF_HUB_CACHE").or_else(|| var("HUGGINGFACE_HUB_CACHE"));
-    let of_home = || var("HF_HOME").map(|d| d.join("hub"));
-    let of_user = || {
-        let caches = var("XDG_CACHE_HOME").or_else(|| Some(home()?.join(".cache")))?;
-        Some(caches.join("huggingface").join("hub"))
-    };
-    own().or_else(of_home).or_else(of_user)
-}
-
 /// The folder that `name`, the value of `key`, stands for: the folder itself where there is one, else the model's snapshot in the cache.
 /// A path that is no model's name is given back as it is.
 ///
 /// # Errors
 /// A model that is not in the cache, or not whole there.
-pub fn folder(name: &str, key: &str, part: Part) -> Result<PathBuf> {
+pub fn folder(name: &str, key: &str, part: Part, caches: &Caches) -> Result<PathBuf> {
     match (Path::new(name).exists(), Id::parse(name)) {
-        (false, Some(id)) => Ok(find(&id, name, key, part)?.folder),
+        (false, Some(id)) => Ok(find(&id, name, key, part, caches)?.folder),
         _ => Ok(name.into()),
     }
 }
@@ -100,27 +74,27 @@ pub fn folder(name: &str, key: &str, part: Part) -> Result<PathBuf> {
 ///
 /// # Errors
 /// As [`folder`].
-pub fn pin(config: &mut Config) -> Result<()> {
+pub fn pin(config: &mut Config, caches: &Caches) -> Result<()> {
     let Some(Model::Hf(m)) = &config.settings.model else {
         return Ok(());
     };
     let name = m.hf.clone();
     if let (false, Some(id)) = (Path::new(&name).exists(), Id::parse(&name)) {
-        let commit = find(&id, &name, "model.hf", Part::Model)?.commit;
+        let commit = find(&id, &name, "model.hf", Part::Model, caches)?.commit;
         let pinned = Value::from(format!("{}@{commit}", id.name));
         config.set("model.hf", &pinned.to_string())?;
     }
     Ok(())
 }
 
-fn find(id: &Id<'_>, given: &str, key: &str, part: Part) -> Result<Snapshot> {
-    let Some(root) = cache() else {
+fn find(id: &Id<'_>, given: &str, key: &str, part: Part, caches: &Caches) -> Result<Snapshot> {
+    let Some(root) = &caches.models else {
         return Err(JobError::refused(
             format!("{key}: {given:?}: no such model directory, and no cache of models is known"),
             "name a folder, or set HF_HUB_CACHE (or HOME) to where `hf download` puts models",
         ));
     };
-    find_in(&root, id, given, key, part)
+    find_in(root, id, given, key, part)
 }
 
 fn find_in(root: &Path, id: &Id<'_>, given: &str, key: &str, part: Part) -> Result<Snapshot> {

@@ -12,6 +12,7 @@ use crate::check::check;
 use crate::config_file;
 use crate::ranks::Ranks;
 use crate::rehearse::Rehearsal;
+use crate::surroundings::Surroundings;
 use crate::train::listed::{self, begin};
 use crate::train::{Lines, Request};
 use crate::train_error::Result;
@@ -260,6 +261,7 @@ impl Files {
             resume: None,
             trace: None,
             lines: Lines::Quiet,
+            around: Surroundings::of_process().unwrap(),
         }
     }
 
@@ -274,7 +276,11 @@ impl Files {
 /// What `plan` and `explain` make of a config, as far as its steps depend on it.
 fn rehearsed(args: &Request) -> Result<String> {
     let ranks = u64::from(args.ranks.as_ref().map_or(1, Ranks::count));
-    let r = Rehearsal::of(config_file::load(&args.config, &args.sets)?, ranks)?;
+    let r = Rehearsal::of(
+        config_file::load(&args.config, &args.sets, &args.around.caches)?,
+        ranks,
+        &args.around.caches,
+    )?;
     let batch = &r.resolved.batch;
     let mut text = format!("seq {} batch {batch:?}\n", r.seq);
     for p in r.source.units().iter().flat_map(|u| &u.params) {
@@ -287,7 +293,7 @@ fn checked(args: &Request) -> Result<String> {
     let mut sets = args.sets.clone();
     sets.push(r#"run.backend="null""#.into());
     let ranks = u64::from(args.ranks.as_ref().map_or(1, Ranks::count));
-    check(config_file::read(&args.config, &sets)?, ranks)?;
+    check(config_file::read(&args.config, &sets)?, ranks, &args.around)?;
     Ok(String::new())
 }
 

@@ -58,6 +58,7 @@ mod source;
 mod stages;
 mod start;
 mod stored;
+mod surroundings;
 mod teacher;
 mod tokens;
 mod train;
@@ -73,6 +74,7 @@ use crossweave_hal::{HostMemory, crash};
 use error::Result;
 use std::process::ExitCode;
 use std::time::Duration;
+use surroundings::Surroundings;
 use train_error::HOST_ROOM;
 
 /// After a failure or a signal: for a reader that stands still.
@@ -125,31 +127,32 @@ fn refuse_writes_beyond_limits() {
 }
 
 fn run(command: Command) -> Result<()> {
-    backend::check_options()?;
+    let around = Surroundings::of_process()?;
+    backend::check_options(&around.plugins)?;
     match command {
         // Its processes meet first. What a plugin crashes by, the kit's own reports say.
         Command::Train(_) | Command::Conform(_) | Command::ConformChild { .. } => {}
         _ => crash::guard("crossweave", HOST_ROOM),
     }
     match command {
-        Command::Train(a) => Ok(train::run(&a.into())?),
-        Command::Explore(a) => explore::run(&a),
-        Command::Probe(a) => Ok(probe::run(&a)?),
-        Command::Generate(a) => generate::run(&a),
-        Command::Backends(a) => backends::run(&a),
-        Command::NewPlugin(a) => new_plugin::run(&a),
-        Command::Config { action } => configs::run(action),
+        Command::Train(a) => Ok(train::run(&a.request(around))?),
+        Command::Explore(a) => explore::run(&a, around),
+        Command::Probe(a) => Ok(probe::run(&a, &around)?),
+        Command::Generate(a) => generate::run(&a, &around),
+        Command::Backends(a) => backends::run(&a, &around),
+        Command::NewPlugin(a) => new_plugin::run(&a, &around.plugins),
+        Command::Config { action } => configs::run(action, &around),
         Command::Mesh { action } => mesh::run(&action),
-        Command::Plan(a) => Ok(plan::run(&a)?),
-        Command::Explain(a) => Ok(explain::run(&a)?),
-        Command::Estimate(a) => Ok(estimate::run(&a)?),
-        Command::Replay(a) => replay::run(&a),
+        Command::Plan(a) => Ok(plan::run(&a, &around)?),
+        Command::Explain(a) => Ok(explain::run(&a, &around)?),
+        Command::Estimate(a) => Ok(estimate::run(&a, &around)?),
+        Command::Replay(a) => replay::run(&a, &around.plugins),
         Command::Report(a) => reports::run(&a),
         Command::Flight(a) => flight_page::run(&a),
-        Command::Checkpoint { action } => checkpoints::run(action),
-        Command::Conform(a) => conform::run(&a),
+        Command::Checkpoint { action } => checkpoints::run(action, &around.caches),
+        Command::Conform(a) => conform::run(&a, &around),
         Command::Completions { shell } => completions::run(shell),
         Command::Man { command } => man::run(&command),
-        Command::ConformChild { job } => conform::child(&job),
+        Command::ConformChild { job } => conform::child(&job, &around),
     }
 }

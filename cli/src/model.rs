@@ -3,6 +3,7 @@
 use crate::adapter::{self, Adapter};
 use crate::hub::{self, Part};
 use crate::job_error::{JobError, Result};
+use crate::surroundings::Caches;
 use crate::trained;
 use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
@@ -121,9 +122,9 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
 ///
 /// # Errors
 /// A checkpoint that remembers no model.
-pub fn of_checkpoint(checkpoint: Checkpoint) -> Result<Source> {
+pub fn of_checkpoint(checkpoint: Checkpoint, caches: &Caches) -> Result<Source> {
     Ok(Source {
-        spec: trained::spec(&checkpoint)?,
+        spec: trained::spec(&checkpoint, caches)?,
         folder: None,
         checkpoint: Some(checkpoint),
         lora: None,
@@ -137,7 +138,7 @@ pub fn of_checkpoint(checkpoint: Checkpoint) -> Result<Source> {
 ///
 /// # Errors
 /// As [`open_folder`]; a vocabulary nobody knows.
-pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
+pub fn of_config(model: &config::Model, vocab: Option<u64>, caches: &Caches) -> Result<Source> {
     let vocab_of = |given: Option<u64>| {
         given.or(vocab).ok_or_else(|| {
             JobError::refused(
@@ -148,7 +149,7 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
     };
     match model {
         config::Model::Hf(m) => {
-            let mut source = open_folder(&hub::folder(&m.hf, "model.hf", Part::Model)?)?;
+            let mut source = open_folder(&hub::folder(&m.hf, "model.hf", Part::Model, caches)?)?;
             match (&m.lora, &source.adapter) {
                 (Some(_), Some(a)) => {
                     return Err(JobError::refused(

@@ -6,9 +6,10 @@
 mod files;
 
 use crate::args::{Lang, NewPluginArgs};
-use crate::backend::{LINKED, plugin_dirs};
+use crate::backend::LINKED;
 use crate::error::{CliError, Result};
 use crate::say::say;
+use crate::surroundings::Plugins;
 use crossweave_hal::loader::discover;
 use std::path::{Path, PathBuf};
 
@@ -20,8 +21,8 @@ const VENDOR_SIDE: (&str, &str) = ("../../hal/plugin", "vendor/crossweave-plugin
 const LONGEST: usize = 32;
 
 /// Makes the project.
-pub fn run(a: &NewPluginArgs) -> Result<()> {
-    check_name(&a.name)?;
+pub fn run(a: &NewPluginArgs, plugins: &Plugins) -> Result<()> {
+    check_name(&a.name, plugins)?;
     let dir = a.out.clone().unwrap_or_else(|| PathBuf::from(&a.name));
     create(&a.name, a.lang, &dir)?;
     let library = crossweave_hal::loader::file_name(&a.name);
@@ -48,7 +49,7 @@ pub fn run(a: &NewPluginArgs) -> Result<()> {
 }
 
 /// A name becomes a file name, configuration keys, and words of a program.
-fn check_name(name: &str) -> Result<()> {
+fn check_name(name: &str, plugins: &Plugins) -> Result<()> {
     let good = name.len() <= LONGEST
         && name.starts_with(|c: char| c.is_ascii_lowercase())
         && name
@@ -60,7 +61,7 @@ fn check_name(name: &str) -> Result<()> {
             "give a small letter, then small letters, digits and _, at most 32 in all: acme, acme_a100",
         ));
     }
-    let found = discover(&plugin_dirs());
+    let found = discover(&plugins.folders);
     if LINKED.contains(&name) || name == "mpi" || found.iter().any(|f| f.name == name) {
         return Err(CliError::refused(
             format!("there is a back end named {name} already"),
@@ -212,11 +213,13 @@ mod tests {
             "plugin",
             &"a".repeat(33),
         ] {
-            let e = check_name(bad).unwrap_err().to_string();
+            let e = check_name(bad, &Plugins::default())
+                .unwrap_err()
+                .to_string();
             assert!(e.contains("fix:") && !e.contains('\n'), "{bad:?}: {e}");
         }
         for good in ["acme", "a", "acme_a100", "device_2", "x9"] {
-            assert!(check_name(good).is_ok(), "{good}");
+            assert!(check_name(good, &Plugins::default()).is_ok(), "{good}");
         }
     }
 

@@ -5,6 +5,7 @@ use crate::backend::{host, open_linked};
 use crate::model::Source;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
+use crate::surroundings::Surroundings;
 use crate::train::{rank_spec, with_offload};
 use crate::train_error::{Result, TrainError};
 use crate::{
@@ -110,13 +111,18 @@ fn job<'a>(
 ///
 /// # Errors
 /// A config that is wrong; a job that cannot be planned.
-fn needed(config: Config, ranks: u64, device: &devices::Chosen) -> Result<u64> {
+fn needed(
+    config: Config,
+    ranks: u64,
+    device: &devices::Chosen,
+    around: &Surroundings,
+) -> Result<u64> {
     let Rehearsal {
         resolved,
         source,
         seq,
-    } = Rehearsal::of(config, ranks)?;
-    let plugin = open_linked("null", &host(ranks as u32, None, None))?;
+    } = Rehearsal::of(config, ranks, &around.caches)?;
+    let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
     let own = resolved.mesh.place(0);
     let rank = rank_spec(&resolved, own, seq);
     let units = crate::train::units(&source, &resolved, &own)?;
@@ -140,18 +146,18 @@ fn needed(config: Config, ranks: u64, device: &devices::Chosen) -> Result<u64> {
 ///
 /// # Errors
 /// A config that is wrong; a plan that breaks a law.
-pub fn run(args: &PlanArgs) -> Result<()> {
-    let config = config_file::load(&args.config, &args.sets)?;
+pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
+    let config = config_file::load(&args.config, &args.sets, &around.caches)?;
     let ranks = config.ranks(args.ranks.map(u64::from));
     let named = args.device.as_deref();
-    let device = devices::choose(named, &config.settings.run.backend, ranks)?;
+    let device = devices::choose(named, &config.settings.run.backend, ranks, around)?;
     let asked = config.clone();
     let Rehearsal {
         resolved,
         source,
         seq,
-    } = Rehearsal::of(config, ranks)?;
-    let host = host(ranks as u32, None, None);
+    } = Rehearsal::of(config, ranks, &around.caches)?;
+    let host = host(&around.plugins, ranks as u32, None, None);
     let plugin = open_linked("null", &host)?;
     let null = plugin.open(0)?;
     let mesh = &resolved.settings.mesh;
@@ -237,7 +243,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let most = figures["verdict"]["needed"].as_u64().unwrap_or(0);
     verdict::advise_on(&mut figures, &judged[fullest], || {
         remedies::remedies((&asked, ranks), &job, most, |config, ranks| {
-            needed(config, ranks, &device)
+            needed(config, ranks, &device, around)
         })
     });
     if args.json {

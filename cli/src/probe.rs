@@ -3,6 +3,7 @@
 use crate::args::{ProbeArgs, ProbeType};
 use crate::backend::{choose, host};
 use crate::say::say;
+use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
 use crate::{adapter, infer, trained};
 use crossweave_checkpoint::{Dtype, SafeFile, TensorOut, write_safetensors};
@@ -260,10 +261,10 @@ fn images(path: &Path, spec: &ModelSpec, inputs: &Inputs) -> Result<(Vec<f32>, u
 ///
 /// # Errors
 /// Inputs that are damaged or outside the model; a folder that is neither a model's nor a run's; the device. Nothing is written then.
-pub fn run(args: &ProbeArgs) -> Result<()> {
-    let host = host(1, None, None);
-    let plugin = choose(&(&args.backend).into(), "cpu", &host)?;
-    let mut source = trained::open(&args.model)?.source;
+pub fn run(args: &ProbeArgs, around: &Surroundings) -> Result<()> {
+    let host = host(&around.plugins, 1, None, None);
+    let plugin = choose(&(&args.backend).into(), "cpu", &host, &around.plugins)?;
+    let mut source = trained::open(&args.model, &around.caches)?.source;
     let inputs = batch(&args.inputs, &source.spec)?;
     let (b, mut t) = (inputs.read.batch, inputs.read.seq);
     let positions = source.spec.model().positions;

@@ -8,6 +8,7 @@ use crate::backend;
 use crate::handshake;
 use crate::ranks::{Ranks, rank_words};
 use crate::roll::Roll;
+use crate::surroundings::Surroundings;
 use crate::train_error::{HOST_ROOM, Result, TrainError};
 use crossweave_config::Resolved;
 use crossweave_hal::loader::{find, load};
@@ -17,6 +18,7 @@ use crossweave_mesh::{
     this_host,
 };
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -149,21 +151,22 @@ impl Processes {
     ///
     /// # Errors
     /// Launcher variables that contradict themselves or `--ranks`; no MPI; processes that do not come.
-    pub fn join(ranks: Option<&Ranks>) -> Result<Option<Processes>> {
-        let launch = detect(|name| std::env::var(name).ok());
+    pub fn join(ranks: Option<&Ranks>, around: &Surroundings) -> Result<Option<Processes>> {
+        let launch = detect(|name| around.variable(name));
         let launch = launch.map_err(|e| TrainError::refused(e.to_string(), e.fix()))?;
         let Some(launch) = launch.filter(|l| l.world > 1) else {
             return Ok(None);
         };
         let process = launch.rank;
-        if let Some((what, fix)) = launch.unconnected(|name| std::env::var(name).ok()) {
+        if let Some((what, fix)) = launch.unconnected(|name| around.variable(name)) {
             // All see it alike; the first says it.
             return Err(match process {
                 0 => TrainError::refused(what, fix),
                 _ => TrainError::Elsewhere { code: 1 },
             });
         }
-        Processes::rendezvous(launch, ranks).map(Some).map_err(|e| {
+        let met = Processes::rendezvous(launch, ranks, around);
+        met.map(Some).map_err(|e| {
             if process > 0 {
                 // What keeps the processes from meeting is said once: the first one's end ends the others through the launcher.
                 std::thread::sleep(Duration::from_secs(1));
@@ -210,7 +213,12 @@ impl Processes {
         ))
     }
 
-    fn rendezvous(launch: Launch, ranks: Option<&Ranks>) -> Result<Processes> {
+    fn rendezvous(
+        launch: Launch,
+        ranks: Option<&Ranks>,
+        around: &Surroundings,
+    ) -> Result<Processes> {
+        let plugins = &around.plugins;
         let late = LateStore::default();
         let mut host = HostServices::builder()
             .log(|level, target, message| {
@@ -224,7 +232,7 @@ impl Processes {
         }
         if let Some((address, port)) = &launch.master {
             // No launcher of MPI has started these: rank 0 connects them.
-            let var = |name: &str| std::env::var(name).unwrap_or_default();
+            let var = |name: &str| around.variable(name).unwrap_or_default();
             let (run, restart) = (
                 var("TORCHELASTIC_RUN_ID"),
                 var("TORCHELASTIC_RESTART_COUNT"),
@@ -238,13 +246,13 @@ impl Processes {
                 .config("mpi.meet_key", key)
                 .config("mpi.meet_timeout_s", MEETING.as_secs().to_string());
         }
-        for (key, value) in backend::plugin_options() {
+        for (key, value) in backend::plugin_options(plugins) {
             host = host.config(key, value);
         }
-        if let Ok(path) = std::env::var("CROSSWEAVE_MPI_LIBRARY") {
+        if let Some(path) = plugins.mpi.as_deref().and_then(OsStr::to_str) {
             host = host.config("mpi.library", path);
         }
-        let path = find("mpi", &backend::plugin_dirs()).map_err(|e| {
+        let path = find("mpi", &plugins.folders).map_err(|e| {
             TrainError::refused(
                 format!(
                     "{} has started {} processes, and the plugin that connects them is missing: {e}",

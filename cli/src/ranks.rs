@@ -2,6 +2,7 @@
 //! by name or by plugin file. Ranks that share a plugin are an island, wherever they stand in the list.
 
 use crate::backend::{self, BackendChoice};
+use crate::surroundings::Plugins;
 use crate::train_error::{Result, TrainError};
 use crossweave_hal::{CheckerState, Device, HostServices, Plugin};
 pub use crossweave_mesh::rank_words;
@@ -110,11 +111,17 @@ pub struct LocalRanks {
     places: Vec<Place>,
     /// The rank of the first place.
     first: u32,
+    /// Where their plugins are and what is set for them.
+    plugins: Plugins,
 }
 
 impl LocalRanks {
     /// Ranks of one back end: `here` of them in this process, the first on device `device`.
-    pub fn alike(plugin: Plugin, here: Range<u32>, device: u32) -> LocalRanks {
+    pub fn alike(
+        (plugin, plugins): (Plugin, &Plugins),
+        here: Range<u32>,
+        device: u32,
+    ) -> LocalRanks {
         let place = |r: u32| Place {
             backend: 0,
             part: 0,
@@ -124,7 +131,13 @@ impl LocalRanks {
             backends: vec![(plugin.name().to_string(), plugin)],
             first: here.start,
             places: here.clone().map(place).collect(),
+            plugins: plugins.clone(),
         }
+    }
+
+    /// Where their plugins are and what is set for them.
+    pub fn plugins(&self) -> &Plugins {
+        &self.plugins
     }
 
     /// Opens what `--ranks` names. `first` is the first rank of this process, `board` where the ranks of all back ends check each other's
@@ -135,7 +148,7 @@ impl LocalRanks {
     pub fn of_parts(
         parts: &[Part],
         args: &BackendChoice,
-        host: &HostServices,
+        (host, plugins): (&HostServices, &Plugins),
         (first, board): (u32, &CheckerState),
         before: impl Fn(&str) -> u32,
     ) -> Result<LocalRanks> {
@@ -163,6 +176,7 @@ impl LocalRanks {
             backends: vec![],
             places: vec![],
             first,
+            plugins: plugins.clone(),
         };
         let mut keys: Vec<PathBuf> = vec![];
         for (part, p) in parts.iter().enumerate() {
@@ -182,10 +196,11 @@ impl LocalRanks {
                         name: None,
                         layers: args.layers.clone(),
                     };
-                    let plugin = backend::choose(&args, &p.name, host).and_then(|plugin| {
-                        backend::count(&plugin)?;
-                        Ok(plugin)
-                    });
+                    let plugin =
+                        backend::choose(&args, &p.name, host, plugins).and_then(|plugin| {
+                            backend::count(&plugin)?;
+                            Ok(plugin)
+                        });
                     let plugin = plugin.map_err(|e| TrainError::Of {
                         whom: format!("{} ({})", rank_words(&ranks), p.name),
                         source: Box::new(e),

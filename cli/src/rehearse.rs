@@ -2,6 +2,7 @@
 
 use crate::job_error::{JobError, Result};
 use crate::model::{self, Source};
+use crate::surroundings::Caches;
 use crate::{objective, source, teacher};
 use crossweave_config::{Config, Data, Given, Model, Resolved};
 use crossweave_data::Tokenizer;
@@ -35,7 +36,7 @@ impl Rehearsal {
     ///
     /// # Errors
     /// A config that is wrong, or has no model or no data.
-    pub fn of(mut config: Config, ranks: u64) -> Result<Rehearsal> {
+    pub fn of(mut config: Config, ranks: u64, caches: &Caches) -> Result<Rehearsal> {
         let (Some(data), Some(model)) = (&config.settings.data, &config.settings.model) else {
             config.resolve(ranks)?;
             return Err(JobError::refused(
@@ -44,9 +45,9 @@ impl Rehearsal {
             ));
         };
         // No text is read: a plan needs sizes only.
-        let mut spec = source::spec(data, Some(model))?;
+        let mut spec = source::spec(data, Some(model), caches)?;
         let opened = match model {
-            Model::Hf(_) => Some(model::of_config(model, None)?),
+            Model::Hf(_) => Some(model::of_config(model, None, caches)?),
             Model::New(_) => None,
         };
         if let Some(s) = &opened {
@@ -92,7 +93,7 @@ impl Rehearsal {
         let resolved = config.resolve_given(ranks, given)?;
         let mut source = match opened {
             Some(s) => s,
-            None => model::of_config(&resolved.model, vocab)?,
+            None => model::of_config(&resolved.model, vocab, caches)?,
         };
         let longest = source.spec.model().positions;
         let mut seq = length.unwrap_or(longest.min(objective::sample(&resolved.data)));
@@ -103,7 +104,7 @@ impl Rehearsal {
         source.reads(columns)?;
         source.sees(images, &resolved)?;
         let sample = columns.map_or(seq, |c| c.longest() as u64);
-        teacher::hear(&mut source, &resolved, sample, columns)?;
+        teacher::hear(&mut source, &resolved, sample, columns, caches)?;
         Ok(Rehearsal {
             resolved,
             source,

@@ -4,6 +4,7 @@ use crate::args::ReplayArgs;
 use crate::backend;
 use crate::error::{CliError, Result};
 use crate::say::say;
+use crate::surroundings::Plugins;
 use crossweave_layers::{Compare, Recording, TapeError, replay};
 use serde_json::json;
 
@@ -14,7 +15,7 @@ const SHOWN: usize = 20;
 ///
 /// # Errors
 /// A file that is none, damaged or cut; a call that fails; results that differ.
-pub fn run(args: &ReplayArgs) -> Result<()> {
+pub fn run(args: &ReplayArgs, plugins: &Plugins) -> Result<()> {
     let recording = Recording::read(&args.file, args.partial).map_err(|e| {
         let fix = match e {
             TapeError::Io(..) => "check the path",
@@ -28,8 +29,8 @@ pub fn run(args: &ReplayArgs) -> Result<()> {
         .iter()
         .filter(|c| c["c"] == "device_open")
         .count();
-    let services = backend::host(opened.max(1) as u32, None, None);
-    let plugin = backend::choose(&(&args.backend).into(), "cpu", &services)?;
+    let services = backend::host(plugins, opened.max(1) as u32, None, None);
+    let plugin = backend::choose(&(&args.backend).into(), "cpu", &services, plugins)?;
     let compare = args.rtol.map_or(Compare::Bits, Compare::Relative);
     let mut found = None;
     plugin.layered(|raw| {

@@ -1,9 +1,10 @@
 //! From `data` of a config to an open corpus, with a progress bar while text becomes tokens.
 
 use crate::adapter;
-use crate::hub::{self, Part, home};
+use crate::hub::{self, Part};
 use crate::job_error::{JobError, Result};
 use crate::objective;
+use crate::surroundings::Caches;
 use crate::tokens;
 use crossweave_config::{self as config, Data, DataFormat, LossOn, TextSource};
 use crossweave_data::{
@@ -21,10 +22,10 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 /// A working directory or cargo home that cannot be found; a tokenizer note that cannot be read; a model that is not there.
-pub fn spec(data: &Data, model: Option<&config::Model>) -> Result<DataSpec> {
+pub fn spec(data: &Data, model: Option<&config::Model>, caches: &Caches) -> Result<DataSpec> {
     let hf = match model {
         Some(config::Model::Hf(m)) => {
-            let folder = hub::folder(&m.hf, "model.hf", Part::Model)?;
+            let folder = hub::folder(&m.hf, "model.hf", Part::Model, caches)?;
             Some(adapter::words_folder(&folder)?)
         }
         _ => None,
@@ -52,11 +53,11 @@ pub fn spec(data: &Data, model: Option<&config::Model>) -> Result<DataSpec> {
             out.tokenizer = hf.map(tokens::of_folder).transpose()?.flatten();
         }
         Data::Text(d) => {
-            out.train = text(&d.train, d)?;
+            out.train = text(&d.train, d, caches)?;
             out.examples = examples(d);
-            out.tokenizer = tokenizer(d, hf)?;
+            out.tokenizer = tokenizer(d, hf, caches)?;
             out.validation = match (&d.validation, d.validation_fraction, &d.split) {
-                (Some(source), _, _) => Validation::Source(text(source, d)?),
+                (Some(source), _, _) => Validation::Source(text(source, d, caches)?),
                 (None, Some(f), _) if f > 0.0 => Validation::Fraction(f),
                 (None, None, Some(split)) => Validation::Split(split.clone()),
                 _ => Validation::None,
@@ -67,7 +68,11 @@ pub fn spec(data: &Data, model: Option<&config::Model>) -> Result<DataSpec> {
 }
 
 /// Tokens that are given need a tokenizer only to show samples, so one is opened only where something names it.
-fn tokenizer(d: &config::TextData, hf: Option<&Path>) -> Result<Option<TokenizerSpec>> {
+fn tokenizer(
+    d: &config::TextData,
+    hf: Option<&Path>,
+    caches: &Caches,
+) -> Result<Option<TokenizerSpec>> {
     let named = d.tokenizer.is_some()
         || match hf {
             Some(dir) => tokens::of_folder(dir)?.is_some(),
@@ -76,7 +81,7 @@ fn tokenizer(d: &config::TextData, hf: Option<&Path>) -> Result<Option<Tokenizer
     if is_indexed(&d.train) && !named {
         return Ok(None);
     }
-    Ok(Some(tokens::of_config(d, hf)?))
+    Ok(Some(tokens::of_config(d, hf, caches)?))
 }
 
 /// What the rows of files are, where they are examples.
@@ -104,7 +109,7 @@ pub fn is_indexed(source: &TextSource) -> bool {
 
 fn files(globs: &[String], field: Option<&String>, d: &config::TextData) -> Result<Source> {
     let here = Path::new(".");
-    let base = std::env::current_dir().map_err(JobError::io("find", here))?;
+    let base = std::path::absolute(here).map_err(JobError::io("find", here))?;
     Ok(Source::Files(FilesSource {
         globs: globs.to_vec(),
         exclude: d.exclude.clone().unwrap_or_default(),
@@ -117,7 +122,7 @@ fn files(globs: &[String], field: Option<&String>, d: &config::TextData) -> Resu
     }))
 }
 
-fn text(source: &TextSource, d: &config::TextData) -> Result<Source> {
+fn text(source: &TextSource, d: &config::TextData, caches: &Caches) -> Result<Source> {
     Ok(match source {
         TextSource::Globs(globs) => files(globs, None, d)?,
         TextSource::Mixture(parts) => {
@@ -137,40 +142,26 @@ fn text(source: &TextSource, d: &config::TextData) -> Result<Source> {
         TextSource::Indexed(i) => Source::Indexed(i.indexed.clone().into()),
         TextSource::Cargo(c) => Source::Cargo(CargoSource {
             lock: c.cargo_sources.lock.clone().into(),
-            cargo_home: cargo_home()?,
+            cargo_home: caches.cargo.clone().ok_or_else(|| {
+                JobError::refused(
+                    "data.train.cargo_sources: neither CARGO_HOME nor HOME is set",
+                    "set CARGO_HOME to cargo's folder",
+                )
+            })?,
             packages: c.cargo_sources.packages.clone(),
             extensions: c.cargo_sources.extensions.clone(),
         }),
     })
 }
 
-fn cargo_home() -> Result<PathBuf> {
-    match std::env::var_os("CARGO_HOME").filter(|h| !h.is_empty()) {
-        Some(dir) => Ok(dir.into()),
-        None => home().map(|h| h.join(".cargo")).ok_or_else(|| {
-            JobError::refused(
-                "data.train.cargo_sources: neither CARGO_HOME nor HOME is set",
-                "set CARGO_HOME to cargo's folder",
-            )
-        }),
-    }
-}
-
-/// Folder of tokenised data: `data.cache_dir`, else `CROSSWEAVE_CACHE`, else the user's cache folder, else one beside the run.
-pub fn cache_dir(data: &Data, out: &Path) -> PathBuf {
+/// Folder of tokenised data: `data.cache_dir`, else that of the surroundings, else one beside the run.
+pub fn cache_dir(data: &Data, out: &Path, caches: &Caches) -> PathBuf {
     let given = match data {
         Data::Text(d) => d.cache_dir.as_ref().map(PathBuf::from),
         Data::Tokens(_) => None,
     };
-    let var = |name: &str| {
-        std::env::var_os(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
     given
-        .or_else(|| var("CROSSWEAVE_CACHE"))
-        .or_else(|| var("XDG_CACHE_HOME").map(|d| d.join("crossweave")))
-        .or_else(|| home().map(|h| h.join(".cache/crossweave")))
+        .or_else(|| caches.tokens.clone())
         .unwrap_or_else(|| out.join("cache"))
 }
 

@@ -3,6 +3,7 @@
 use crate::hub::{self, Part};
 use crate::job_error::{JobError, Result};
 use crate::model::{self, Source, Teacher};
+use crate::surroundings::Caches;
 use crossweave_config::Resolved;
 use crossweave_data::Columns;
 use crossweave_nn::Distill;
@@ -18,12 +19,13 @@ pub fn hear(
     r: &Resolved,
     longest: u64,
     columns: Option<Columns>,
+    caches: &Caches,
 ) -> Result<()> {
     let Some(asked) = &r.settings.distill else {
         return Ok(());
     };
     let key = "distill.teacher";
-    let dir = hub::folder(&asked.teacher, key, Part::Model)?;
+    let dir = hub::folder(&asked.teacher, key, Part::Model, caches)?;
     let Source {
         spec,
         folder,

@@ -2,6 +2,7 @@
 
 use crate::hub::{self, Part};
 use crate::job_error::{JobError, Result};
+use crate::surroundings::Caches;
 use crossweave_config as config;
 use crossweave_data::{Tokenizer, TokenizerKind, TokenizerSpec};
 use crossweave_files as disk;
@@ -35,13 +36,17 @@ struct Note {
 ///
 /// # Errors
 /// A note in the folder that cannot be read; a folder without a tokenizer whose vocabulary is that of no built-in one.
-pub fn of_config(data: &config::TextData, hf: Option<&Path>) -> Result<TokenizerSpec> {
+pub fn of_config(
+    data: &config::TextData,
+    hf: Option<&Path>,
+    caches: &Caches,
+) -> Result<TokenizerSpec> {
     let kind = match &data.tokenizer {
         Some(config::Tokenizer::BuiltIn(config::BuiltIn::Bytes)) => TokenizerKind::Bytes,
         Some(config::Tokenizer::BuiltIn(config::BuiltIn::Gpt2)) => TokenizerKind::Gpt2,
         Some(config::Tokenizer::File(f)) => TokenizerKind::HfFile(f.file.clone().into()),
         Some(config::Tokenizer::Hf(t)) => {
-            let dir = hub::folder(&t.hf, "data.tokenizer.hf", Part::Tokenizer)?;
+            let dir = hub::folder(&t.hf, "data.tokenizer.hf", Part::Tokenizer, caches)?;
             let spec = of_folder(&dir)?.ok_or_else(|| none_in(&dir))?;
             return Ok(laid_over(data, spec));
         }

@@ -6,6 +6,7 @@ use crate::companions::Companions;
 use crate::hub::{self, Part};
 use crate::job_error::{JobError, Result};
 use crate::model::{self, Source};
+use crate::surroundings::Caches;
 use crate::{adapted, adapter, described, source, tokens};
 use crossweave_checkpoint::{Checkpoint, CheckpointError, MANIFEST, Proof, list};
 use crossweave_config as config;
@@ -26,9 +27,9 @@ pub struct Trained {
 ///
 /// # Errors
 /// Nothing there; a folder that is neither a model's nor a run's, or is damaged; a run that has saved nothing yet.
-pub fn open(named: &Path) -> Result<Trained> {
+pub fn open(named: &Path, caches: &Caches) -> Result<Trained> {
     let dir = match named.to_str() {
-        Some(name) => hub::folder(name, "--model", Part::Model)?,
+        Some(name) => hub::folder(name, "--model", Part::Model, caches)?,
         None => named.to_path_buf(),
     };
     let of_folder = |dir: PathBuf| -> Result<Trained> {
@@ -46,7 +47,7 @@ pub fn open(named: &Path) -> Result<Trained> {
                     source.checkpoint = Some(checkpoint);
                     source
                 }
-                None => model::of_checkpoint(checkpoint)?,
+                None => model::of_checkpoint(checkpoint, caches)?,
             },
             folder: None,
         })
@@ -97,13 +98,16 @@ impl Trained {
     ///
     /// # Errors
     /// None is known; one that is damaged or larger than the vocabulary.
-    pub fn tokenizer(&self) -> Result<Tokenizer> {
+    pub fn tokenizer(&self, caches: &Caches) -> Result<Tokenizer> {
         let vocab = self.source.spec.model().vocab;
         if let Some(dir) = &self.folder {
             return tokens::open_for(&adapter::words_folder(dir)?, vocab);
         }
         let checkpoint = self.source.checkpoint.as_ref();
-        let spec = checkpoint.map(tokenizer_spec).transpose()?.flatten();
+        let spec = checkpoint
+            .map(|c| tokenizer_spec(c, caches))
+            .transpose()?
+            .flatten();
         let spec = spec.ok_or_else(|| {
             JobError::refused(
                 "the run was trained on given tokens, and no tokenizer of theirs is known",
@@ -118,7 +122,7 @@ impl Trained {
 ///
 /// # Errors
 /// A checkpoint that remembers no model.
-pub fn hf_config(from: &Checkpoint) -> Result<Value> {
+pub fn hf_config(from: &Checkpoint, caches: &Caches) -> Result<Value> {
     let state = from.state();
     if state["hf_config"].is_object() {
         return Ok(state["hf_config"].clone());
@@ -131,15 +135,15 @@ pub fn hf_config(from: &Checkpoint) -> Result<Value> {
             fix: "name a checkpoint that `crossweave train` wrote".into(),
         }));
     };
-    Ok(model::of_config(&told, None)?.hf_config(None))
+    Ok(model::of_config(&told, None, caches)?.hf_config(None))
 }
 
 /// The model of a checkpoint, in numbers.
 ///
 /// # Errors
 /// As [`hf_config`]; numbers that are no model's.
-pub fn spec(from: &Checkpoint) -> Result<ModelSpec> {
-    ModelSpec::from_hf(&hf_config(from)?).map_err(|e| {
+pub fn spec(from: &Checkpoint, caches: &Caches) -> Result<ModelSpec> {
+    ModelSpec::from_hf(&hf_config(from, caches)?).map_err(|e| {
         JobError::refused(
             format!(
                 "{}: the model it remembers: {}: {}",
@@ -163,7 +167,7 @@ fn exported(from: &Checkpoint) -> Option<PathBuf> {
 ///
 /// # Errors
 /// A checkpoint that remembers no data; files that the config names and that are gone.
-pub fn tokenizer_spec(from: &Checkpoint) -> Result<Option<TokenizerSpec>> {
+pub fn tokenizer_spec(from: &Checkpoint, caches: &Caches) -> Result<Option<TokenizerSpec>> {
     if let Some(dir) = exported(from)
         && let Some(spec) = tokens::of_folder(&dir)?
     {
@@ -179,20 +183,24 @@ pub fn tokenizer_spec(from: &Checkpoint) -> Result<Option<TokenizerSpec>> {
             "copy the tokenizer's files beside it",
         ));
     };
-    Ok(source::spec(&data, Some(&model))?.tokenizer)
+    Ok(source::spec(&data, Some(&model), caches)?.tokenizer)
 }
 
 /// The files that go beside the weights of a checkpoint's model.
 ///
 /// # Errors
 /// A tokenizer that cannot be read any more.
-pub fn companions(from: &Checkpoint, config: &Value) -> Result<Vec<crate::companions::File>> {
-    let spec = tokenizer_spec(from)?;
+pub fn companions(
+    from: &Checkpoint,
+    config: &Value,
+    caches: &Caches,
+) -> Result<Vec<crate::companions::File>> {
+    let spec = tokenizer_spec(from, caches)?;
     let vocab = config["vocab_size"].as_u64().map(|v| v as usize);
     let open = |s: &TokenizerSpec| Tokenizer::open(s, vocab);
     let tokenizer = spec.as_ref().map(open).transpose()?;
     let hf = from.state()["config"]["model"]["hf"].as_str();
-    let base = hf.and_then(|name| hub::folder(name, "model.hf", Part::Model).ok());
+    let base = hf.and_then(|name| hub::folder(name, "model.hf", Part::Model, caches).ok());
     let folder = exported(from).or(base.filter(|dir| dir.is_dir()));
     Companions {
         tokenizer: spec.as_ref().zip(tokenizer.as_ref()),

@@ -2,6 +2,7 @@
 
 use super::Job;
 use crate::rehearse::Rehearsal;
+use crate::surroundings::Plugins;
 use crate::{backend, stages, train_error::Result};
 use crossweave_engine::dry_run;
 use crossweave_mesh::{Axis, AxisSet, Topology};
@@ -28,7 +29,7 @@ pub struct Part {
 ///
 /// # Errors
 /// A mesh that the model cannot be cut over.
-pub fn parts(job: &Rehearsal) -> Result<Vec<Part>> {
+pub fn parts(job: &Rehearsal, plugins: &Plugins) -> Result<Vec<Part>> {
     let Rehearsal {
         resolved,
         source,
@@ -36,7 +37,7 @@ pub fn parts(job: &Rehearsal) -> Result<Vec<Part>> {
     } = job;
     let place = resolved.mesh.place(0);
     let units = crate::train::units(source, resolved, &place)?;
-    let null = backend::open_linked("null", &backend::host(1, None, None))?.open(0)?;
+    let null = backend::open_linked("null", &backend::host(plugins, 1, None, None))?.open(0)?;
     let rank = crate::train::rank_spec(resolved, place, *seq);
     let dry = dry_run(&null, &units, rank.compute, rank.batch, *seq)?;
     let each = |u: &crossweave_tensor::UnitDecl| -> u64 {

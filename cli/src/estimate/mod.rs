@@ -10,6 +10,7 @@ mod subject;
 use crate::args::{AccountingName, EstimateArgs, HomeName, KeepName};
 use crate::devices;
 use crate::say::say;
+use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
 use crossweave_mesh::{Axis, AxisSet, Topology};
 use crossweave_zero::ZeroStage;
@@ -60,7 +61,7 @@ struct Job {
 ///
 /// # Errors
 /// A model, device or size nobody knows.
-pub fn run(args: &EstimateArgs) -> Result<()> {
+pub fn run(args: &EstimateArgs, around: &Surroundings) -> Result<()> {
     if args.devices {
         match args.json {
             true => say!("{:#}", devices::list()),
@@ -75,7 +76,7 @@ pub fn run(args: &EstimateArgs) -> Result<()> {
         }
         return Ok(());
     }
-    let job = job(args)?;
+    let job = job(args, around)?;
     let figures = page::figures(&job, args);
     if args.json {
         say!("{figures:#}");
@@ -85,7 +86,7 @@ pub fn run(args: &EstimateArgs) -> Result<()> {
     Ok(())
 }
 
-fn job(args: &EstimateArgs) -> Result<Job> {
+fn job(args: &EstimateArgs, around: &Surroundings) -> Result<Job> {
     // Unless `--devices` is given, the parser demands it.
     let text = args.model.as_deref().unwrap_or_default();
     let asked_ranks = match (args.ranks, args.nodes, args.ranks_per_node) {
@@ -102,7 +103,7 @@ fn job(args: &EstimateArgs) -> Result<Job> {
         teacher,
         mesh,
         parts,
-    } = subject(text, asked_ranks)?;
+    } = subject(text, asked_ranks, around)?;
     let given = [args.layers, args.hidden, args.heads, args.vocab, args.seq];
     let slots = [
         &mut shape.layers,
@@ -117,10 +118,10 @@ fn job(args: &EstimateArgs) -> Result<Job> {
     let changed = given[..4].iter().any(Option::is_some);
     let units = if changed { vec![] } else { units };
     let chosen = match (&args.device, &wanted) {
-        (Some(name), _) => Some(devices::choose(Some(name), "", 1)?),
+        (Some(name), _) => Some(devices::choose(Some(name), "", 1, around)?),
         // A job that states the memory speaks of no device in particular.
         (None, Some(w)) if args.device_memory.is_none() => {
-            Some(devices::choose(None, &w.backend, w.ranks)?)
+            Some(devices::choose(None, &w.backend, w.ranks, around)?)
         }
         _ => None,
     };

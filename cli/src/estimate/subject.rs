@@ -5,6 +5,7 @@ use super::presets::{PRESETS, Preset};
 use crate::config_file;
 use crate::counts::count;
 use crate::rehearse::Rehearsal;
+use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
 use crossweave_config as config;
 use crossweave_files as files;
@@ -60,7 +61,7 @@ pub struct Wanted {
 ///
 /// # Errors
 /// Nothing; a config that is wrong; a folder without a model that is known.
-pub fn subject(text: &str, ranks: Option<u64>) -> Result<Subject> {
+pub fn subject(text: &str, ranks: Option<u64>, around: &Surroundings) -> Result<Subject> {
     if let Some(p) = PRESETS.iter().find(|p| p.name.eq_ignore_ascii_case(text)) {
         return Ok(Subject {
             name: text.to_string(),
@@ -99,7 +100,7 @@ pub fn subject(text: &str, ranks: Option<u64>) -> Result<Subject> {
     // Of a Hugging Face model, or a config of this program (a run's folder has one too, with every key).
     match serde_json::from_slice::<Value>(&bytes) {
         Ok(v) if v["model_type"].is_string() => of_folder(text, &file, &v),
-        _ => of_config(text, &file, ranks),
+        _ => of_config(text, &file, ranks, around),
     }
 }
 
@@ -179,11 +180,16 @@ fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Subject> {
     Ok(of_spec(name, &spec, None))
 }
 
-fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
-    let config = config_file::load(file, &[])?;
+fn of_config(
+    name: &str,
+    file: &Path,
+    ranks: Option<u64>,
+    around: &Surroundings,
+) -> Result<Subject> {
+    let config = config_file::load(file, &[], &around.caches)?;
     let ranks = config.ranks(ranks);
-    let rehearsal = Rehearsal::of(config, ranks)?;
-    let parts = cut::parts(&rehearsal)?;
+    let rehearsal = Rehearsal::of(config, ranks, &around.caches)?;
+    let parts = cut::parts(&rehearsal, &around.plugins)?;
     let Rehearsal {
         resolved,
         source,

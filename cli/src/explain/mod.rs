@@ -13,6 +13,7 @@ use crate::backend::{self, BackendChoice, host, open_linked};
 use crate::config_file;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
+use crate::surroundings::{Plugins, Surroundings};
 use crate::train::{rank_spec, with_offload};
 use crate::train_error::{Result, TrainError};
 use crossweave_config::Config;
@@ -45,19 +46,25 @@ fn onto_the_device(config: &mut Config) -> Result<bool> {
 ///
 /// # Errors
 /// A config that is wrong; a back end that cannot be used; an op that has no route; routes worse than the lock's.
-pub fn run(args: &ExplainArgs) -> Result<()> {
+pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
+    let plugins = &around.plugins;
     let asked = BackendChoice::from(&args.backend);
-    let mut config = config_file::load(&args.config, &args.sets)?;
+    let mut config = config_file::load(&args.config, &args.sets, &around.caches)?;
     if let Some(name) = &asked.name {
         config.set("run.backend", &Value::from(name.as_str()).to_string())?;
     }
     let offloads = onto_the_device(&mut config)?;
     let ranks = config.ranks(args.ranks.map(u64::from));
-    let job = Rehearsal::of(config, ranks)?;
-    let counts = count(&job, ranks)?;
+    let job = Rehearsal::of(config, ranks, &around.caches)?;
+    let counts = count(&job, ranks, &around.plugins)?;
 
-    let services = host(ranks as u32, Some(1), None);
-    let plugin = backend::choose(&asked, &job.resolved.settings.run.backend, &services)?;
+    let services = host(plugins, ranks as u32, Some(1), None);
+    let plugin = backend::choose(
+        &asked,
+        &job.resolved.settings.run.backend,
+        &services,
+        plugins,
+    )?;
     let device = backend::open_device(&plugin, 0)?;
     let may = job.resolved.settings.run.allow_host_ops;
     if may {
@@ -125,8 +132,8 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
 }
 
 /// What one step of rank 0, or of rank 0 of every pipeline stage, launches.
-fn count(job: &Rehearsal, ranks: u64) -> Result<Counts> {
-    let services = host(ranks as u32, None, None);
+fn count(job: &Rehearsal, ranks: u64, plugins: &Plugins) -> Result<Counts> {
+    let services = host(plugins, ranks as u32, None, None);
     let bare = open_linked("null", &services)?;
     let mesh = &job.resolved.settings.mesh;
     let stages = mesh.pp.max(1);

@@ -64,7 +64,7 @@ pub use units::units;
 /// # Errors
 /// Everything that can go wrong with a run; see the crates' error types.
 pub fn run(request: &Request) -> Result<()> {
-    match Processes::join(request.ranks.as_ref())? {
+    match Processes::join(request.ranks.as_ref(), &request.around)? {
         None => {
             crash::guard("crossweave train", HOST_ROOM);
             run_here(request, None)

@@ -4,6 +4,7 @@
 use super::record::threads;
 use super::setup::{Job, compute_type};
 use crate::backend::{self, open_linked};
+use crate::surroundings::Plugins;
 use crate::train_error::Result;
 use crossweave_config::Dtype;
 use crossweave_hal::abi::{Layout, op};
@@ -28,7 +29,7 @@ pub fn of(job: &Job, busy: Duration) -> Option<(f64, String)> {
     let cpu = job.computes.iter().all(|c| c.is_cpu());
     if cpu {
         let threads = threads(job);
-        let each = measured(threads, job.resolved.dtype).ok()?;
+        let each = measured(job.local_ranks.plugins(), threads, job.resolved.dtype).ok()?;
         // Ranks beyond the cores share them.
         let fit = (backend::cores() / threads).max(1);
         let here = job.local_ranks.here().len().max(1) as u64;
@@ -62,8 +63,8 @@ pub fn of(job: &Job, busy: Duration) -> Option<(f64, String)> {
 }
 
 /// Operations a second of one device of so many threads: the best of a few products.
-fn measured(threads: u64, dtype: Dtype) -> Result<f64> {
-    let host = backend::host(1, Some(threads), None);
+fn measured(plugins: &Plugins, threads: u64, dtype: Dtype) -> Result<f64> {
+    let host = backend::host(plugins, 1, Some(threads), None);
     let device = open_linked("cpu", &host)?.open(0)?;
     let stream = device.stream("peak", 0)?;
     let dtype = compute_type(dtype);

@@ -11,6 +11,7 @@ use crate::backend::open_linked;
 use crate::found::Found;
 use crate::model::{self, Source};
 use crate::rehearse::{Nobody, Rehearsal};
+use crate::surroundings::Caches;
 use crate::train_error::{Result, TrainError};
 use crate::{objective, source, stages, teacher};
 use crossweave_checkpoint::{PublicKey, SecretKey};
@@ -61,7 +62,7 @@ pub fn ready(
     config: &mut Config,
     ranks: u64,
     host: &HostServices,
-    open: OpenCorpus<'_>,
+    (open, caches): (OpenCorpus<'_>, &Caches),
     found: &mut Found,
 ) -> Option<Ready> {
     let s = &config.settings;
@@ -71,10 +72,16 @@ pub fn ready(
         return None;
     };
     let opened = match &model {
-        Model::Hf(_) => Some(found.take(config, "model", model::of_config(&model, None))?),
+        Model::Hf(_) => {
+            Some(found.take(config, "model", model::of_config(&model, None, caches))?)
+        }
         Model::New(_) => None,
     };
-    let spec = found.take(config, "data", describe(&data, &model, opened.as_ref()))?;
+    let spec = found.take(
+        config,
+        "data",
+        describe(&data, &model, opened.as_ref(), caches),
+    )?;
     let corpus = found.take(config, "data", open(&spec, &data));
     let unread = matches!(corpus, Some(None));
     let Some(corpus) = corpus.flatten() else {
@@ -82,7 +89,7 @@ pub fn ready(
             return None;
         }
         // Sizes do without the text. What else is wrong with data that cannot be opened follows from that.
-        let sizes = Rehearsal::of(config.clone(), ranks);
+        let sizes = Rehearsal::of(config.clone(), ranks, caches);
         let r = match unread {
             true => found.take(config, "data", sizes)?,
             false => sizes.ok()?,
@@ -100,7 +107,7 @@ pub fn ready(
     };
     let resolved = config.resolve_given(ranks, given).map_err(TrainError::from);
     let resolved = found.take(config, "run", resolved)?;
-    let begun = begin(config, ranks, (resolved, opened), &corpus, given);
+    let begun = begin(config, ranks, (resolved, opened), &corpus, (given, caches));
     let (resolved, source, sample) = found.take(config, "data", begun)?;
     let epochs = config.settings.run.epochs;
     let batches = batches((&resolved, epochs), (&corpus, &source), sample);
@@ -130,8 +137,13 @@ pub fn ready(
 }
 
 /// What the data layer is asked for.
-fn describe(data: &Data, model: &Model, opened: Option<&Source>) -> Result<DataSpec> {
-    let mut spec = source::spec(data, Some(model))?;
+fn describe(
+    data: &Data,
+    model: &Model,
+    opened: Option<&Source>,
+    caches: &Caches,
+) -> Result<DataSpec> {
+    let mut spec = source::spec(data, Some(model), caches)?;
     if let Some(s) = opened {
         spec.model_vocab = Some(s.spec.model().vocab as usize);
         spec.objective = objective::of(data, Some(model), Some(&s.spec))?;
@@ -158,12 +170,16 @@ fn begin(
     ranks: u64,
     (resolved, opened): (Resolved, Option<Source>),
     corpus: &Corpus,
-    given: Given,
+    (given, caches): (Given, &Caches),
 ) -> Result<(Resolved, Source, u64)> {
     let mut resolved = resolved;
     let mut source = match opened {
         Some(s) => s,
-        None => model::of_config(&resolved.model, corpus.vocab_size().map(|v| v as u64))?,
+        None => model::of_config(
+            &resolved.model,
+            corpus.vocab_size().map(|v| v as u64),
+            caches,
+        )?,
     };
     let vocab = source.spec.model().vocab;
     documents::check(&resolved.data, corpus.tokenizer().map(|t| &**t), vocab)?;
@@ -171,7 +187,7 @@ fn begin(
     let columns = corpus.columns(sample as usize);
     source.reads(columns)?;
     source.sees(corpus.images_of_a_row(), &resolved)?;
-    teacher::hear(&mut source, &resolved, sample, columns)?;
+    teacher::hear(&mut source, &resolved, sample, columns, caches)?;
     if resolved.settings.run.epochs.is_some() {
         let epoch = Some(epoch(corpus, sample)?);
         resolved = config.resolve_given(ranks, Given { epoch, ..given })?;

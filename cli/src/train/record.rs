@@ -41,8 +41,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The origin of a run: a config as the user gave it, and the processes of the job.
-    pub fn of(config: &Config, processes: Option<&Processes>) -> Origin {
+    /// The origin of a run: a config as the user gave it, the processes of the job, and the command line.
+    pub fn of(config: &Config, processes: Option<&Processes>, command: &[String]) -> Origin {
         let given = |from: &str| from != "default" && !from.starts_with("preset ");
         // A list whose items have rows of their own says nothing more.
         let listed = |path: &str| {
@@ -62,9 +62,7 @@ impl Origin {
         };
         Origin {
             set: set.collect(),
-            command: std::env::args_os()
-                .map(|a| a.to_string_lossy().into_owned())
-                .collect(),
+            command: command.to_vec(),
             hosts: processes.map_or_else(host, Processes::hosts),
             processes: processes.map_or(1, |p| p.launch.world),
             launcher: processes.map(|p| p.launch.launcher.name()),

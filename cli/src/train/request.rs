@@ -2,6 +2,7 @@
 
 use crate::backend::BackendChoice;
 use crate::ranks::Ranks;
+use crate::surroundings::Surroundings;
 use std::path::PathBuf;
 
 /// A run as it is asked for.
@@ -25,6 +26,8 @@ pub struct Request {
     pub trace: Option<PathBuf>,
     /// Which steps are reported.
     pub lines: Lines,
+    /// What lies around the job.
+    pub around: Surroundings,
 }
 
 /// Which steps are reported.

@@ -166,7 +166,8 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
         Some(p) => Some(p.folder()?),
         None => None,
     };
-    let mut config = config_file::load(&args.config, &args.sets)?;
+    let caches = &args.around.caches;
+    let mut config = config_file::load(&args.config, &args.sets, caches)?;
     if let Some(steps) = args.steps {
         // The command line counts, whichever way the file says how long the run is.
         if config.settings.run.epochs.is_some() {
@@ -179,7 +180,7 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
         config.set("run.backend", &text)?;
     }
     // Before the program fills anything in.
-    let origin = Origin::of(&config, processes);
+    let origin = Origin::of(&config, processes, &args.around.command);
     let asked = processes.map(|p| p.process_map.world());
     let asked = asked.or(args.ranks.as_ref().map(Ranks::count));
     let count = config.ranks(asked.map(u64::from));
@@ -201,6 +202,7 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
     };
     let resume_from = args.resume.as_deref();
     let host = backend::host(
+        &args.around.plugins,
         processes.map_or(ranks, Processes::crowd),
         config.settings.run.threads_per_rank,
         processes.map(|p| p.store.clone()),
@@ -215,10 +217,10 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
     };
     found::at(&config, "checkpoint", ready::keys(&config))?;
 
-    let cache = |data: &Data| source::cache_dir(data, &folder.path);
+    let cache = |data: &Data| source::cache_dir(data, &folder.path, caches);
     let open = |spec: &DataSpec, data: &Data| Ok(Some(source::open(spec, &cache(data))?));
     let mut found = Found::default();
-    let ready = ready::ready(&mut config, count, &host, &open, &mut found);
+    let ready = ready::ready(&mut config, count, &host, (&open, caches), &mut found);
     found.end()?;
     // Where there is no fault there is a job, whose text was read.
     let ready =
@@ -663,23 +665,30 @@ fn local_ranks(
     ranks: u32,
     host: &HostServices,
 ) -> Result<LocalRanks> {
+    let plugins = &args.around.plugins;
     let board = processes.map(|p| p.board.clone()).unwrap_or_default();
     if let Some(Ranks::Parts(parts)) = &args.ranks {
         let first = processes.map_or(0, |p| p.here().start);
         let before = |name: &str| processes.map_or(0, |p| p.before(name));
-        return LocalRanks::of_parts(parts, &args.backend, host, (first, &board), before);
+        return LocalRanks::of_parts(
+            parts,
+            &args.backend,
+            (host, plugins),
+            (first, &board),
+            before,
+        );
     }
     let (here, device) = match processes {
         Some(p) => (p.here(), p.device()),
         None => (0..ranks, 0),
     };
-    let plugin = backend::choose(&args.backend, &config.settings.run.backend, host)?;
+    let plugin = backend::choose(&args.backend, &config.settings.run.backend, host, plugins)?;
     backend::count(&plugin)?;
     let plugin = match processes {
         Some(_) => plugin.with_checker(&board),
         None => plugin,
     };
-    Ok(LocalRanks::alike(plugin, here, device))
+    Ok(LocalRanks::alike((plugin, plugins), here, device))
 }
 
 /// Can the device multiply matrices of the compute type? A back end that cannot is refused now, not by its first op.
