@@ -72,9 +72,9 @@ pub fn check(mut config: Config, ranks: u64, around: &Surroundings) -> Result<St
         &mut found,
     );
     if let (Some(device), Some(r)) = (device, &ready) {
-        let compute = crate::train::compute_type(r.resolved.dtype);
+        let compute = crate::job::spec::compute_type(r.job.resolved.dtype);
         found.take(&asked, "run.dtype", able(&asked, &host, &device, compute));
-        let room = fits(&device, (&r.resolved, r.seq_len), &r.layout);
+        let room = fits(&device, &r.job, &r.layout);
         found.take(&asked, "train_micro_batch_size_per_gpu", room);
     }
     found.end()?;

@@ -2,8 +2,8 @@
 //! shapes. Its hashes are right in a manifest that somebody forged as well.
 
 use crate::adapter;
+use crate::job::optimizer;
 use crate::job_error::{JobError, Result};
-use crate::train::optimizer;
 use crossweave_checkpoint::{Checkpoint, MANIFEST, Manifest};
 use crossweave_config::Settings;
 use crossweave_nn::lora::is_adapter;

@@ -1,15 +1,14 @@
 //! One rank that does not train: opens a model for probes and samples, and draws tokens from its logits.
 
 use crate::backend::{open_device, open_linked};
+use crate::job::spec::alone;
 use crate::model::Source;
 use crate::start::start;
 use crate::train_error::{Result, TrainError};
 use crossweave_data::Tokenizer;
-use crossweave_engine::{RankSpec, Recompute, Trainer, dry_run};
+use crossweave_engine::{Trainer, dry_run};
 use crossweave_hal::{Bootstrap, DType, HostServices, Plugin};
-use crossweave_mesh::Place;
 use crossweave_nn::Predicts;
-use crossweave_zero::optim::{Optimizer, ParamGroups, Sgd};
 use std::time::Duration;
 
 /// A single rank has nobody to meet.
@@ -42,29 +41,9 @@ pub fn open(
     let null = open_linked("null", host)?.open(0)?;
     let units = source.units();
     let dry = dry_run(&null, &units, compute, batch, seq)?;
-    let spec = RankSpec {
-        seed: 0,
-        compute,
-        micro_batches: 1,
-        batch,
-        seq_len: seq,
-        clip: 0.0,
-        // Nothing is trained: an optimizer that keeps nothing.
-        optim: ParamGroups::all(
-            Optimizer::Sgd(Sgd {
-                momentum: 0.0,
-                dampening: 0.0,
-                nesterov: false,
-            }),
-            0.0,
-        ),
-        recompute: Recompute::None,
-        bucket_bytes: 0,
-        overlap: false,
-        timeout: None,
-        labelled: source.spec.family().predicts() != Predicts::Next || source.spec.family().sees(),
-        ..RankSpec::new(Place::alone())
-    };
+    let family = source.spec.family();
+    let labelled = family.predicts() != Predicts::Next || family.sees();
+    let spec = alone(compute, (batch, seq), labelled);
     let mut trainer = Trainer::new(&open_device(plugin, 0)?, units, spec, &dry, &Alone)?;
     start(source, &mut trainer)?;
     Ok(trainer)

@@ -19,6 +19,9 @@ pub enum JobError {
     /// The corpus, the tokenizer or the batches.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// Parameter groups.
+    #[error(transparent)]
+    Groups(#[from] crossweave_planner::Error),
     /// A model folder or a checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -11,7 +11,7 @@ use crate::backend::BackendChoice;
 use crate::check::check;
 use crate::config_file;
 use crate::ranks::Ranks;
-use crate::rehearse::Rehearsal;
+use crate::rehearse;
 use crate::surroundings::Surroundings;
 use crate::train::listed::{self, begin};
 use crate::train::{Lines, Request};
@@ -276,13 +276,13 @@ impl Files {
 /// What `plan` and `explain` make of a config, as far as its steps depend on it.
 fn rehearsed(args: &Request) -> Result<String> {
     let ranks = u64::from(args.ranks.as_ref().map_or(1, Ranks::count));
-    let r = Rehearsal::of(
+    let r = rehearse::job(
         config_file::load(&args.config, &args.sets, &args.around.caches)?,
         ranks,
         &args.around.caches,
     )?;
     let batch = &r.resolved.batch;
-    let mut text = format!("seq {} batch {batch:?}\n", r.seq);
+    let mut text = format!("seq {} batch {batch:?}\n", r.seq_len);
     for p in r.source.units().iter().flat_map(|u| &u.params) {
         let _ = writeln!(text, "{} {:?}", p.name, p.shape);
     }

@@ -30,6 +30,7 @@ mod generate;
 mod handshake;
 mod hub;
 mod infer;
+mod job;
 mod job_error;
 mod layers;
 #[cfg(test)]

@@ -2,20 +2,22 @@
 
 use crate::args::PlanArgs;
 use crate::backend::{host, open_linked};
+use crate::job::spec::compute_type;
+use crate::job::{Division, Job, Shares, spec};
 use crate::model::Source;
-use crate::rehearse::{Nobody, Rehearsal};
+use crate::rehearse::{self, Nobody};
 use crate::say::say;
 use crate::surroundings::Surroundings;
-use crate::train::{rank_spec, with_offload};
+use crate::train::with_offload;
 use crate::train_error::{Result, TrainError};
 use crate::{
     config_file, devices, plan_page, predict, predict_pipeline, reductions, remedies, stages,
     verdict,
 };
-use crossweave_config::{Config, Resolved};
-use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Trainer, dry_run};
+use crossweave_config::Config;
+use crossweave_engine::{DryRun, RankSpec, Trainer, dry_run};
 use crossweave_hal::{CheckerState, Plugin};
-use crossweave_mesh::Axis;
+use crossweave_mesh::{Axis, Place};
 use crossweave_plan::{Facts, Peak, Plan};
 use crossweave_tensor::UnitDecl;
 use serde_json::json;
@@ -58,51 +60,47 @@ fn say_units(dry: &DryRun) {
 }
 
 /// The trainer of a rank on the null device, which keeps off the device what the config says, or nothing but kept inputs.
-fn begin(
-    plugin: &Plugin,
-    (resolved, source): (&Resolved, &Source),
-    dry: &DryRun,
-    rank: RankSpec,
-    away: bool,
-) -> Result<Trainer> {
+fn begin(plugin: &Plugin, job: &Job, dry: &DryRun, rank: RankSpec, away: bool) -> Result<Trainer> {
     // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run; and a board of its own, so
     // that no stage is missed by another.
     let null = plugin.with_checker(&CheckerState::default()).open(0)?;
-    let mut rank = with_offload(rank, resolved, &null, true);
+    let mut rank = with_offload(rank, &job.resolved, &null, true);
     if !away && let Some(offload) = &mut rank.offload {
         (offload.optimizer, offload.params) = (None, false);
         rank.offload.take_if(|o| !o.activations);
     }
-    let units = crate::train::units(source, resolved, &rank.place)?;
+    let units = job.units(&rank.place)?;
     Ok(Trainer::new(&null, units, rank, dry, &Nobody)?)
 }
 
+/// The sizes of a job's units on the rank at a place, and how its ranks divide the work.
+fn divided(plugin: &Plugin, job: &Job, place: &Place) -> Result<(DryRun, Division)> {
+    let units = job.units(place)?;
+    let (compute, micro) = (compute_type(job.resolved.dtype), job.resolved.batch.micro);
+    let dry = dry_run(&plugin.open(0)?, &units, compute, micro, job.seq_len)?;
+    let division = Division::new(job, (&dry.units, dry.shape), Shares::Even)?;
+    Ok((dry, division))
+}
+
 /// What is known of the job beside its trainers.
-fn job<'a>(
-    resolved: &'a Resolved,
-    source: &'a Source,
-    (rank, cut): (&RankSpec, Option<&PipelineSpec>),
-    (device, seq): (&'a devices::Chosen, u64),
-) -> predict::Job<'a> {
+fn known<'a>(job: &'a Job, rank: &RankSpec, device: &'a devices::Chosen) -> predict::Job<'a> {
+    let optimizer = &job.resolved.settings.optimizer;
     predict::Job {
         mesh: rank.place.mesh(),
         ranks: rank.place.length(Axis::Dp).into(),
         stage: rank.zero.stage,
         compute: rank.compute,
         // Groups may freeze parameters or give them another optimizer: then no formula holds for all.
-        optimizer: match resolved.settings.optimizer.param_groups.is_empty() {
-            true => &resolved.settings.optimizer.kind,
+        optimizer: match optimizer.param_groups.is_empty() {
+            true => &optimizer.kind,
             false => "groups",
         },
         batch: rank.batch,
-        accumulation: reductions::accumulation(&RankSpec {
-            pipeline: cut.cloned(),
-            ..rank.clone()
-        }),
+        accumulation: reductions::accumulation(rank),
         shards: rank.canonical.map(u64::from),
-        seq,
+        seq: job.seq_len,
         recompute: rank.recompute,
-        model: source.spec.model(),
+        model: job.source.spec.model(),
         device,
     }
 }
@@ -117,25 +115,14 @@ fn needed(
     device: &devices::Chosen,
     around: &Surroundings,
 ) -> Result<u64> {
-    let Rehearsal {
-        resolved,
-        source,
-        seq,
-    } = Rehearsal::of(config, ranks, &around.caches)?;
+    let job = rehearse::job(config, ranks, &around.caches)?;
     let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
-    let own = resolved.mesh.place(0);
-    let rank = rank_spec(&resolved, own, seq);
-    let units = crate::train::units(&source, &resolved, &own)?;
-    let dry = dry_run(&plugin.open(0)?, &units, rank.compute, rank.batch, seq)?;
-    let pipeline = stages::of(&resolved, &units, &dry, None)?;
+    let own = job.place(0);
+    let (dry, division) = divided(&plugin, &job, &own)?;
     let mut most = 0;
     for stage in 0..own.length(Axis::Pp) {
-        let rank = RankSpec {
-            place: own.stage(stage),
-            pipeline: pipeline.clone(),
-            ..rank.clone()
-        };
-        let mut trainer = begin(&plugin, (&resolved, &source), &dry, rank, true)?;
+        let rank = spec(&job, &division, own.stage(stage));
+        let mut trainer = begin(&plugin, &job, &dry, rank, true)?;
         let counted = crossweave_engine::predict(&mut trainer)?;
         most = most.max(remedies::needed(&counted, device));
     }
@@ -152,34 +139,20 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
     let named = args.device.as_deref();
     let device = devices::choose(named, &config.settings.run.backend, ranks, around)?;
     let asked = config.clone();
-    let Rehearsal {
-        resolved,
-        source,
-        seq,
-    } = Rehearsal::of(config, ranks, &around.caches)?;
-    let host = host(&around.plugins, ranks as u32, None, None);
-    let plugin = open_linked("null", &host)?;
-    let null = plugin.open(0)?;
-    let mesh = &resolved.settings.mesh;
-    let own = resolved.mesh.place(whose(args, ranks)?);
-    let rank = rank_spec(&resolved, own, seq);
-    let units = crate::train::units(&source, &resolved, &own)?;
-    let dry = dry_run(&null, &units, rank.compute, rank.batch, seq)?;
-    let cut = stages::of(&resolved, &units, &dry, None)?;
-    let job = job(&resolved, &source, (&rank, cut.as_ref()), (&device, seq));
+    let job = rehearse::job(config, ranks, &around.caches)?;
+    let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
+    let own = job.place(whose(args, ranks)?);
+    let (dry, division) = divided(&plugin, &job, &own)?;
+    let units = job.units(&own)?;
+    let known = known(&job, &spec(&job, &division, own), &device);
     let mut all = vec![];
     let mut judged = vec![];
     let mut plans = vec![];
     let mut text = String::new();
     let first = if args.program { own.at(Axis::Pp) } else { 0 };
-    for stage in first..mesh.pp as u32 {
-        let rank = RankSpec {
-            place: own.stage(stage),
-            pipeline: cut.clone(),
-            ..rank.clone()
-        };
-        let begin =
-            |rank: RankSpec, away: bool| begin(&plugin, (&resolved, &source), &dry, rank, away);
+    for stage in first..own.length(Axis::Pp) {
+        let rank = spec(&job, &division, own.stage(stage));
+        let begin = |rank: RankSpec, away: bool| begin(&plugin, &job, &dry, rank, away);
         let mut trainer = begin(rank.clone(), true)?;
         if args.program {
             say!("{}", trainer.program_text());
@@ -188,12 +161,12 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
         let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
             .map_err(crossweave_engine::Error::from)?;
         let counted = crossweave_engine::predict(&mut trainer)?;
-        let mut figures = predict::figures(&job, &trainer, &counted, &peak);
+        let mut figures = predict::figures(&known, &trainer, &counted, &peak);
         figures["gradients"] = reductions::figures(&rank, &counted, |other| -> Result<_> {
             Ok(crossweave_engine::predict(&mut begin(other, true)?)?)
         })?;
-        figures["vocabulary"] = vocabulary(&source, &units, own.length(Axis::Tp));
-        figures["offload"] = predict::offload(&resolved.settings, &counted);
+        figures["vocabulary"] = vocabulary(&job.source, &units, own.length(Axis::Tp));
+        figures["offload"] = predict::offload(&job.resolved.settings, &counted);
         // So much would a rank need if its states stayed on the device.
         let alone = match figures["offload"].is_null() {
             true => counted.steady.total.peak,
@@ -202,9 +175,9 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
                 crossweave_engine::predict(&mut here)?.steady.total.peak
             }
         };
-        verdict::judge(&mut figures, &job);
+        verdict::judge(&mut figures, &known);
         judged.push(verdict::Rank {
-            job: &job,
+            job: &known,
             units: trainer.unit_sizes(),
             alone,
         });
@@ -223,26 +196,21 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
         plans.push((plan.clone(), facts.clone()));
         all.push(figures);
     }
-    let mut figures = match cut {
-        Some(spec) => {
-            stages::agree(&own.mesh(), &plans, |of| RankSpec {
-                place: own.mesh().place(of),
-                pipeline: Some(spec.clone()),
-                ..rank.clone()
-            })?;
-            predict_pipeline::join(
-                &spec,
-                u64::from(rank.micro_batches),
-                (ranks, dry.params),
-                all,
-            )
+    let rank = spec(&job, &division, own);
+    if job.ranks > 1 {
+        let plan_of = |rank: u32| &plans[job.place(rank).at(Axis::Pp) as usize];
+        stages::agree(&job, &division, plan_of)?;
+    }
+    let mut figures = match &division.stages {
+        Some(cut) => {
+            predict_pipeline::join(cut, u64::from(rank.micro_batches), (ranks, dry.params), all)
         }
         None => all.remove(0),
     };
     let fullest = figures["pipeline"]["fullest_stage"].as_u64().unwrap_or(0) as usize;
     let most = figures["verdict"]["needed"].as_u64().unwrap_or(0);
     verdict::advise_on(&mut figures, &judged[fullest], || {
-        remedies::remedies((&asked, ranks), &job, most, |config, ranks| {
+        remedies::remedies((&asked, ranks), &known, most, |config, ranks| {
             needed(config, ranks, &device, around)
         })
     });
@@ -255,7 +223,11 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
             file: &args.config.display().to_string(),
             ranks,
             params: dry.params,
-            batch: [u64::from(rank.micro_batches), resolved.batch.micro, seq],
+            batch: [
+                u64::from(rank.micro_batches),
+                job.resolved.batch.micro,
+                job.seq_len,
+            ],
         };
         say!("{}", plan_page::page(&head, &figures));
         return Ok(());
@@ -264,11 +236,12 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
         say!("{text}");
     }
     say!(
-        "{} steps of the plan, {} ranks, {} micro-batches of {} x {seq} tokens, {} parameters",
+        "{} steps of the plan, {} ranks, {} micro-batches of {} x {} tokens, {} parameters",
         plans.iter().map(|(p, _)| p.walk().count()).sum::<usize>(),
         ranks,
         rank.micro_batches,
-        resolved.batch.micro,
+        job.resolved.batch.micro,
+        job.seq_len,
         dry.params
     );
     if args.print {

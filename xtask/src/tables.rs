@@ -135,7 +135,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: REPORT, floor: 2, ours: &[FILES, WORDS], theirs: &["indicatif", "serde", "serde_json"], dev: &[] },
     Crate {
         name: "crossweave", floor: 10,
-        ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, REPORT, FILES, WORDS],
+        ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, PLAN, PLANNER, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, REPORT, FILES, WORDS],
         theirs: &["clap_complete", "clap_mangen", "console", "clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
         dev: &[TESTS, "safetensors", "sha2", "tempfile"],
     },

@@ -1,9 +1,10 @@
 //! What a rank of a mesh has of a model before ZeRO shards it, and what a step moves over each axis.
 
 use super::Job;
-use crate::rehearse::Rehearsal;
+use crate::job::spec::compute_type;
+use crate::job::{self, Division, Shares};
 use crate::surroundings::Plugins;
-use crate::{backend, stages, train_error::Result};
+use crate::{backend, train_error::Result};
 use crossweave_engine::dry_run;
 use crossweave_mesh::{Axis, AxisSet, Topology};
 use crossweave_zero::ZeroStage;
@@ -29,23 +30,19 @@ pub struct Part {
 ///
 /// # Errors
 /// A mesh that the model cannot be cut over.
-pub fn parts(job: &Rehearsal, plugins: &Plugins) -> Result<Vec<Part>> {
-    let Rehearsal {
-        resolved,
-        source,
-        seq,
-    } = job;
-    let place = resolved.mesh.place(0);
-    let units = crate::train::units(source, resolved, &place)?;
+pub fn parts(job: &job::Job, plugins: &Plugins) -> Result<Vec<Part>> {
+    let place = job.place(0);
+    let units = job.units(&place)?;
     let null = backend::open_linked("null", &backend::host(plugins, 1, None, None))?.open(0)?;
-    let rank = crate::train::rank_spec(resolved, place, *seq);
-    let dry = dry_run(&null, &units, rank.compute, rank.batch, *seq)?;
+    let (compute, batch) = (compute_type(job.resolved.dtype), &job.resolved.batch);
+    let dry = dry_run(&null, &units, compute, batch.micro, job.seq_len)?;
+    let division = Division::new(job, (&dry.units, dry.shape), Shares::Even)?;
     let each = |u: &crossweave_tensor::UnitDecl| -> u64 {
         u.params.iter().map(|p| p.local().numel()).sum()
     };
     let sizes: Vec<u64> = units.iter().map(each).collect();
-    let ends = sizes.len() as u64 - source.spec.model().layers().count() as u64;
-    let Some(spec) = stages::of(resolved, &units, &dry, None)? else {
+    let ends = sizes.len() as u64 - job.source.spec.model().layers().count() as u64;
+    let Some(spec) = division.stages else {
         return Ok(vec![Part {
             layers: sizes.len() as u64 - ends,
             units: sizes,
@@ -63,7 +60,10 @@ pub fn parts(job: &Rehearsal, plugins: &Plugins) -> Result<Vec<Part>> {
         Part {
             layers: (own.len() as u64).saturating_sub(other),
             units: own,
-            in_flight: spec.order.in_flight(count, k, rank.micro_batches).into(),
+            in_flight: spec
+                .order
+                .in_flight(count, k, batch.accumulation as u32)
+                .into(),
             first,
             last,
         }

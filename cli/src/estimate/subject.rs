@@ -4,7 +4,8 @@ use super::cut::{self, Part};
 use super::presets::{PRESETS, Preset};
 use crate::config_file;
 use crate::counts::count;
-use crate::rehearse::Rehearsal;
+use crate::job::Job;
+use crate::rehearse;
 use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
 use crossweave_config as config;
@@ -188,13 +189,14 @@ fn of_config(
 ) -> Result<Subject> {
     let config = config_file::load(file, &[], &around.caches)?;
     let ranks = config.ranks(ranks);
-    let rehearsal = Rehearsal::of(config, ranks, &around.caches)?;
-    let parts = cut::parts(&rehearsal, &around.plugins)?;
-    let Rehearsal {
+    let job = rehearse::job(config, ranks, &around.caches)?;
+    let parts = cut::parts(&job, &around.plugins)?;
+    let Job {
         resolved,
         source,
-        seq,
-    } = rehearsal;
+        seq_len: seq,
+        ..
+    } = job;
     let s = &resolved.settings;
     let zero = &s.zero_optimization;
     let tier = |device: Option<&String>| match device.map(String::as_str) {
@@ -243,7 +245,7 @@ fn of_config(
 /// Bytes per parameter, by compute type, type of the summed gradients and optimizer.
 ///
 /// # Errors
-/// As [`crate::train::optimizer::groups`].
+/// As [`crate::job::optimizer::groups`].
 fn accounting(r: &config::Resolved) -> Result<(Accounting, &'static str)> {
     let (base, name) = match (r.dtype, r.settings.data_types.grad_accum_dtype.as_str()) {
         (config::Dtype::F32, _) => (Accounting::FP32, "fp32"),
@@ -252,7 +254,7 @@ fn accounting(r: &config::Resolved) -> Result<(Accounting, &'static str)> {
     };
     // Bytes for each element of a matrix large enough for any form of state; rows and columns of it are none.
     const SIDE: u64 = 1 << 20;
-    let groups = crate::train::optimizer::groups(&r.settings)?;
+    let groups = crate::job::optimizer::groups(&r.settings)?;
     let states = groups.base.optimizer.states(&[SIDE, SIDE]);
     let of = |name: StateName| {
         let own = states.iter().filter(|s| s.name == name);

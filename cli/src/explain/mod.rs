@@ -11,13 +11,15 @@ mod text;
 use crate::args::ExplainArgs;
 use crate::backend::{self, BackendChoice, host, open_linked};
 use crate::config_file;
-use crate::rehearse::{Nobody, Rehearsal};
+use crate::job::spec::compute_type;
+use crate::job::{Division, Job, Shares, spec};
+use crate::rehearse::{self, Nobody};
 use crate::say::say;
 use crate::surroundings::{Plugins, Surroundings};
-use crate::train::{rank_spec, with_offload};
+use crate::train::with_offload;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::Config;
-use crossweave_engine::{RankSpec, Trainer, dry_run, rehearse};
+use crossweave_engine::{Trainer, dry_run};
 use crossweave_hal::CheckerState;
 use crossweave_layers::{Census, Counts, wrap};
 use serde_json::{Value, json};
@@ -55,7 +57,7 @@ pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
     }
     let offloads = onto_the_device(&mut config)?;
     let ranks = config.ranks(args.ranks.map(u64::from));
-    let job = Rehearsal::of(config, ranks, &around.caches)?;
+    let job = rehearse::job(config, ranks, &around.caches)?;
     let counts = count(&job, ranks, &around.plugins)?;
 
     let services = host(plugins, ranks as u32, Some(1), None);
@@ -132,16 +134,16 @@ pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
 }
 
 /// What one step of rank 0, or of rank 0 of every pipeline stage, launches.
-fn count(job: &Rehearsal, ranks: u64, plugins: &Plugins) -> Result<Counts> {
+fn count(job: &Job, ranks: u64, plugins: &Plugins) -> Result<Counts> {
     let services = host(plugins, ranks as u32, None, None);
     let bare = open_linked("null", &services)?;
     let mesh = &job.resolved.settings.mesh;
     let stages = mesh.pp.max(1);
-    let first = job.resolved.mesh.place(0);
-    let spec = rank_spec(&job.resolved, first, job.seq);
-    let units = crate::train::units(&job.source, &job.resolved, &first)?;
-    let dry = dry_run(&bare.open(0)?, &units, spec.compute, spec.batch, job.seq)?;
-    let cut = crate::stages::of(&job.resolved, &units, &dry, None)?;
+    let first = job.place(0);
+    let units = job.units(&first)?;
+    let (compute, micro) = (compute_type(job.resolved.dtype), job.resolved.batch.micro);
+    let dry = dry_run(&bare.open(0)?, &units, compute, micro, job.seq_len)?;
+    let division = Division::new(job, (&dry.units, dry.shape), Shares::Even)?;
     let mut all = Counts::default();
     for stage in 0..stages as u32 {
         let census = Census::default();
@@ -150,17 +152,13 @@ fn count(job: &Rehearsal, ranks: u64, plugins: &Plugins) -> Result<Counts> {
             .with_checker(&CheckerState::default())
             .layered(|raw| Ok::<_, TrainError>(wrap(raw, &services, layer)))?;
         let null = plugin.open(0)?;
-        let spec = RankSpec {
-            place: first.stage(stage),
-            pipeline: cut.clone(),
-            ..with_offload(spec.clone(), &job.resolved, &null, true)
-        };
-        let units = crate::train::units(&job.source, &job.resolved, &first)?;
-        let mut trainer = Trainer::new(&null, units, spec, &dry, &Nobody)?;
+        let place = first.stage(stage);
+        let spec = with_offload(spec(job, &division, place), &job.resolved, &null, true);
+        let mut trainer = Trainer::new(&null, job.units(&place)?, spec, &dry, &Nobody)?;
         // The first step may differ: it gathers what later ones find gathered. The third shows what every later one does.
         let mut before = Counts::default();
         let mut step = Counts::default();
-        rehearse(&mut trainer, 3, &mut |_| {
+        crossweave_engine::rehearse(&mut trainer, 3, &mut |_| {
             let now = census.counts();
             step = now.since(&before);
             before = now;

@@ -5,16 +5,17 @@
 //! and backward of the model's ends and two of its layers, without an optimizer and without any other rank. A rank then takes sequences in
 //! proportion; gradients and losses count for the sequences they come from, so the curve is that of even shares.
 
-use super::setup::Job;
+use super::setup::Run;
 use crate::infer::Alone;
+use crate::job::spec::timed;
+use crate::job::{Division, Job};
 use crate::processes::Processes;
+use crate::stages;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::Balance;
-use crossweave_data::shares;
-use crossweave_engine::{MicroBatch, RankSpec, Trainer, dry_run};
+use crossweave_engine::{MicroBatch, Trainer, dry_run};
 use crossweave_mesh::Place;
 use crossweave_tensor::UnitDecl;
-use crossweave_zero::optim::{Optimizer, ParamGroups, Sgd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,60 +24,55 @@ const STEPS: usize = 3;
 /// For every rank to be measured.
 const TOGETHER: Duration = Duration::from_secs(600);
 
-/// Sequences of each rank's micro-batch; `None` where all take the same.
+/// How fast each rank is, where the work is divided by that; `None` where it is not.
 ///
 /// # Errors
 /// A device that cannot run the measurement; another rank's failure.
-pub fn divide(job: &Job, processes: Option<&Processes>) -> Result<Option<Vec<u64>>> {
+pub fn speeds(run: &Run, processes: Option<&Processes>) -> Result<Option<Vec<f64>>> {
+    let job = &run.job;
+    if job.resolved.settings.run.balance() != Some(Balance::Speed) {
+        return Ok(None);
+    }
     let micro = job.resolved.batch.micro;
-    let total = micro * u64::from(job.ranks);
-    let rows = match job.resolved.settings.run.balance() {
-        None | Some(Balance::Even) => return Ok(None),
-        Some(Balance::Weights(w)) => shares(total, &w),
-        Some(Balance::Speed) if micro == 1 || job.ranks == 1 => {
-            // A sequence cannot be cut: there is nothing to move.
-            if micro == 1 && processes.is_none_or(Processes::first) {
-                eprintln!(
-                    "note: run.balance: micro-batches of one sequence cannot be divided unevenly; each rank takes one"
-                );
-            }
-            return Ok(None);
+    if run.layout.division.stages.is_none() && (micro == 1 || job.ranks == 1) {
+        // A sequence cannot be cut: there is nothing to move.
+        if micro == 1 && processes.is_none_or(Processes::first) {
+            eprintln!(
+                "note: run.balance: micro-batches of one sequence cannot be divided unevenly; each rank takes one"
+            );
         }
-        Some(Balance::Speed) => {
-            let speeds = speeds(job, processes)?;
-            let rows = shares(total, &speeds);
-            if processes.is_none_or(Processes::first) {
-                let list = |all: Vec<String>| all.join(", ");
-                eprintln!(
-                    "note: run.balance: ranks do {} sequences a second and take {} of each {total}; `--set 'run.balance=\"{}\"'` repeats this division",
-                    list(speeds.iter().map(|s| format!("{s:.3}")).collect()),
-                    list(rows.iter().map(u64::to_string).collect()),
-                    rows.iter()
-                        .map(u64::to_string)
-                        .collect::<Vec<_>>()
-                        .join(","),
-                );
-            }
-            rows
-        }
-    };
-    Ok(Some(rows).filter(|rows| rows.iter().any(|r| *r != micro)))
+        return Ok(None);
+    }
+    measured(run, processes).map(Some)
 }
 
-/// How fast each rank is, where the units of a pipeline are to be divided by that; `None` where they are not.
-///
-/// # Errors
-/// As [`divide`].
-pub fn of_stages(job: &Job, processes: Option<&Processes>) -> Result<Option<Vec<f64>>> {
-    match job.resolved.settings.run.balance() {
-        Some(Balance::Speed) => speeds(job, processes).map(Some),
-        _ => Ok(None),
+/// Says how fast the ranks were found to be, how the work is divided by that, and what repeats this division.
+pub fn say(job: &Job, division: &Division, speeds: &[f64]) {
+    let found: Vec<String> = speeds.iter().map(|s| format!("{s:.3}")).collect();
+    let found = found.join(", ");
+    if let Some(cut) = &division.stages {
+        eprintln!(
+            "note: run.balance: ranks do {found} sequences a second, and the stages run units {}; `--set 'mesh.pp_layers=\"{}\"' --set 'run.balance=\"even\"'` repeats this division",
+            stages::in_words(cut),
+            stages::as_key(cut),
+        );
+        return;
     }
+    let micro = job.resolved.batch.micro;
+    let total = micro * u64::from(job.ranks);
+    let even = vec![micro; job.ranks as usize];
+    let rows = division.rows.as_ref().unwrap_or(&even);
+    let rows: Vec<String> = rows.iter().map(u64::to_string).collect();
+    eprintln!(
+        "note: run.balance: ranks do {found} sequences a second and take {} of each {total}; `--set 'run.balance=\"{}\"'` repeats this division",
+        rows.join(", "),
+        rows.join(","),
+    );
 }
 
 /// Sequences a second of every rank.
-fn speeds(job: &Job, processes: Option<&Processes>) -> Result<Vec<f64>> {
-    let here = job.local_ranks.here();
+fn measured(run: &Run, processes: Option<&Processes>) -> Result<Vec<f64>> {
+    let here = run.local_ranks.here();
     let gates = Gates::new(here.len());
     std::thread::scope(|scope| {
         // Whatever goes wrong below, no rank is left waiting.
@@ -91,7 +87,7 @@ fn speeds(job: &Job, processes: Option<&Processes>) -> Result<Vec<f64>> {
                 source: Box::new(e),
             };
             let thread =
-                thread.spawn_scoped(scope, move || speed(job, rank, arrivals).map_err(whom));
+                thread.spawn_scoped(scope, move || speed(run, rank, arrivals).map_err(whom));
             threads.push(thread.map_err(|e| {
                 let what = format!("measuring rank {rank}'s speed: no thread can be started: {e}");
                 TrainError::refused(what, "raise the limit of threads (ulimit -u)")
@@ -226,9 +222,9 @@ impl Drop for Arrivals<'_> {
     }
 }
 
-fn speed(job: &Job, rank: u32, mut arrivals: Arrivals<'_>) -> Result<()> {
+fn speed(run: &Run, rank: u32, mut arrivals: Arrivals<'_>) -> Result<()> {
     let gates = arrivals.gates;
-    let (mut trainer, tokens) = ready(job, rank)?;
+    let (mut trainer, tokens) = ready(run, rank)?;
     let batch = [MicroBatch {
         tokens: &tokens,
         targets: &tokens,
@@ -249,7 +245,7 @@ fn speed(job: &Job, rank: u32, mut arrivals: Arrivals<'_>) -> Result<()> {
     for _ in 0..STEPS {
         best = best.min(step()?);
     }
-    let found = job.resolved.batch.micro as f64 / best.as_secs_f64().max(1e-9);
+    let found = run.job.resolved.batch.micro as f64 / best.as_secs_f64().max(1e-9);
     gates.state().speeds.push((rank, found));
     arrivals.come();
     // The slower ranks are measured beside the faster ones, as they will work.
@@ -260,36 +256,16 @@ fn speed(job: &Job, rank: u32, mut arrivals: Arrivals<'_>) -> Result<()> {
 }
 
 /// A rank alone with the model's ends and two layers, and any tokens.
-fn ready(job: &Job, rank: u32) -> Result<(Trainer, Vec<i32>)> {
-    let units = short(super::units(&job.source, &job.resolved, &Place::alone())?);
-    let null = crate::backend::open_linked("null", &job.host)?.open(0)?;
-    let batch = job.resolved.batch.micro;
-    let spec = RankSpec {
-        place: Place::alone(),
-        micro_batches: 1,
-        batch,
-        // Nothing is learnt: an optimizer that keeps nothing, at learning rate 0.
-        optim: ParamGroups::all(
-            Optimizer::Sgd(Sgd {
-                momentum: 0.0,
-                dampening: 0.0,
-                nesterov: false,
-            }),
-            0.0,
-        ),
-        zero: Default::default(),
-        clip: 0.0,
-        precision: Default::default(),
-        canonical: None,
-        islands: None,
-        pipeline: None,
-        ..job.rank_spec(rank)
-    };
-    let dry = dry_run(&null, &units, spec.compute, batch, job.seq_len)?;
-    let device = job.device_apart(rank)?;
+fn ready(run: &Run, rank: u32) -> Result<(Trainer, Vec<i32>)> {
+    let units = short(run.job.units(&Place::alone())?);
+    let null = crate::backend::open_linked("null", &run.host)?.open(0)?;
+    let spec = timed(&run.job);
+    let batch = spec.batch;
+    let dry = dry_run(&null, &units, spec.compute, batch, run.job.seq_len)?;
+    let device = run.device_apart(rank)?;
     let mut trainer = Trainer::new(&device, units, spec, &dry, &Alone)?;
     trainer.init()?;
-    let tokens = vec![0; (batch * job.seq_len) as usize];
+    let tokens = vec![0; (batch * run.job.seq_len) as usize];
     Ok((trainer, tokens))
 }
 

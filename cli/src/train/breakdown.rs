@@ -1,7 +1,7 @@
 //! Where the time of a step goes, by the device's own events: a few steps of every run for its report, and with
 //! `wall_clock_breakdown` all of them, printed beside the log.
 
-use super::setup::Job;
+use super::setup::Run;
 use super::split::{Split, part};
 use crate::train_error::Result;
 use crossweave_engine::Trainer;
@@ -39,11 +39,11 @@ impl Times {
     /// # Errors
     /// A device without events, where the config asks for a breakdown; elsewhere nothing is recorded then.
     pub fn begin(
-        job: &Job,
+        run: &Run,
         traced: Option<&Tracer>,
         trainer: &mut Trainer,
     ) -> Result<Option<Times>> {
-        let wanted = job.resolved.settings.wall_clock_breakdown;
+        let wanted = run.job.resolved.settings.wall_clock_breakdown;
         let tracer = match traced {
             Some(t) => t.clone(),
             None => match Tracer::new(trainer.device(), Instant::now()) {
@@ -57,7 +57,7 @@ impl Times {
         };
         Ok(Some(Times {
             traced: traced.is_some(),
-            split: Split::new(job.ranks > 1),
+            split: Split::new(run.job.ranks > 1),
             steps: 0,
             lines: wanted.then(|| Lines::new(tracer.device_times())),
             tracer,

@@ -5,9 +5,9 @@
 //! The schedule `fifo` gives the marks that all others must give.
 
 use super::offload::with_offload;
-use super::rank::{Ids, count, prepare};
+use super::rank::{count, micro_batch, prepare};
 use super::request::Request;
-use super::setup::{self, Job};
+use super::setup::{self, Run};
 use crate::start::start;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::{Balance, Fault};
@@ -60,18 +60,18 @@ pub enum Explored {
 /// # Errors
 /// A config that does not run at all, or whose result a clock or a worker of the host decides.
 pub fn explore(what: &Exploration) -> Result<Explored> {
-    let mut job = setup::prepare(&what.request, None, false)?;
-    if job.resolved.settings.run.balance() == Some(Balance::Speed) {
+    let run = setup::prepare(&what.request, None, false)?;
+    if run.job.resolved.settings.run.balance() == Some(Balance::Speed) {
         return Err(TrainError::refused(
             "explore: run.balance=\"speed\" divides the batch by clocks, so that no seed could be played again",
             "give the division that `crossweave train` has printed, e.g. run.balance=\"3,1\"",
         ));
     }
-    job.balance(None)?;
+    let run = run.balance(None)?;
     let spec = with_offload(
-        job.rank_spec(0),
-        &job.resolved,
-        &job.local_ranks.plugin(0).open(0)?,
+        run.rank_spec(0),
+        &run.job.resolved,
+        &run.local_ranks.plugin(0).open(0)?,
         true,
     );
     if spec.offload.is_some() {
@@ -81,14 +81,14 @@ pub fn explore(what: &Exploration) -> Result<Explored> {
         ));
     }
     let explorer =
-        |order| Explorer::new(job.local_ranks.plugin(0), &job.host, job.ranks).order(order);
-    let program = |rank: &Rank| steps(&job, rank).map_err(|e| e.to_string());
+        |order| Explorer::new(run.local_ranks.plugin(0), &run.host, run.job.ranks).order(order);
+    let program = |rank: &Rank| steps(&run, rank).map_err(|e| e.to_string());
     let first = explorer(Order::Fifo).play(0, program)?;
     if let Some(f) = first.failure() {
         return Err(TrainError::refused(
             format!(
                 "the config fails before anything is explored: {f}{}",
-                on_purpose(&job)
+                on_purpose(&run)
             ),
             "make `crossweave train` run first",
         ));
@@ -99,23 +99,23 @@ pub fn explore(what: &Exploration) -> Result<Explored> {
         let played = chosen.play(seed, program)?;
         let differs = || differs(&first, &played).map(|why| played.found(why));
         if let Some(found) = played.failure().or_else(differs) {
-            let on_purpose = on_purpose(&job);
+            let on_purpose = on_purpose(&run);
             return Ok(Explored::Failed { found, on_purpose });
         }
         switches += played.account.switches;
         hash = played.account.hash;
     }
     Ok(Explored::Held {
-        ranks: job.ranks,
-        steps: job.steps,
+        ranks: run.job.ranks,
+        steps: run.reads.steps,
         switches,
         hash,
     })
 }
 
 /// What the config makes go wrong: a rank that stalls only asks again and again as the schedule sees it.
-fn on_purpose(job: &Job) -> String {
-    let all = job.resolved.settings.faults.iter().enumerate();
+fn on_purpose(run: &Run) -> String {
+    let all = run.job.resolved.settings.faults.iter().enumerate();
     let one = |(i, f): (usize, &Fault)| format!("; faults[{i}] is a {} of rank {}", f.kind, f.rank);
     all.map(one).collect()
 }
@@ -137,12 +137,19 @@ fn differs(first: &Played<Vec<Mark>>, other: &Played<Vec<Mark>>) -> Option<Strin
 }
 
 /// One rank's steps, and what they gave.
-fn steps(job: &Job, rank: &Rank) -> Result<Vec<Mark>> {
+fn steps(run: &Run, rank: &Rank) -> Result<Vec<Mark>> {
     let r = rank.rank();
-    let units = super::units(&job.source, &job.resolved, &job.place(r))?;
-    let mut trainer = Trainer::new(rank.device(), units, job.rank_spec(r), job.dry(r), rank)?;
-    prepare(job, r, &mut trainer);
-    start(&job.source, &mut trainer)?;
+    let units = run.job.units(&run.job.place(r))?;
+    let mut trainer = Trainer::new(
+        rank.device(),
+        units,
+        run.rank_spec(r),
+        run.layout.dry(r),
+        rank,
+    )?;
+    prepare(run, r, &mut trainer);
+    let feed = run.feed(r);
+    start(&run.job.source, &mut trainer)?;
     let mut marks = vec![];
     let mut mark = |what: String, value: f64| {
         marks.push(Mark {
@@ -150,11 +157,11 @@ fn steps(job: &Job, rank: &Rank) -> Result<Vec<Mark>> {
             bits: value.to_bits(),
         })
     };
-    for done in 0..job.steps {
-        let ids = Ids::of_step(job, trainer.spec(), done)?;
-        let batches: Vec<MicroBatch<'_>> = ids.iter().map(Ids::micro_batch).collect();
-        let lr = |updates| job.resolved.schedule.lr(updates);
-        count(job, &mut trainer, done)?;
+    for done in 0..run.reads.steps {
+        let read = feed.step(done)?;
+        let batches: Vec<MicroBatch<'_>> = read.iter().map(micro_batch).collect();
+        let lr = |updates| run.job.resolved.schedule.lr(updates);
+        count(&feed, &mut trainer, done)?;
         trainer.step_at(&batches, &lr)?;
         // One step stays in flight, as in training.
         if done > 0
@@ -168,8 +175,7 @@ fn steps(job: &Job, rank: &Rank) -> Result<Vec<Mark>> {
         mark(format!("the loss of step {}", m.step), m.loss);
         mark(format!("the gradient norm of step {}", m.step), m.grad_norm);
     }
-    let ids = Ids::of_step(job, trainer.spec(), 0)?;
-    let after = trainer.evaluate(&ids[0].micro_batch())?;
+    let after = trainer.evaluate(&micro_batch(&feed.step(0)?[0]))?;
     mark("the loss after the last update".into(), after);
     Ok(marks)
 }

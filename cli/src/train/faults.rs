@@ -1,6 +1,6 @@
 //! The config's `faults` as what strikes the collectives of one rank.
 
-use super::setup::Job;
+use super::setup::Run;
 use crossweave_config::Fault;
 use crossweave_mesh::{FaultKind, FaultRule, Faults};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use std::time::Duration;
 const BIT: u64 = 30;
 
 /// Faults of a rank; nothing where the config has none for it.
-pub fn of_rank(job: &Job, rank: u32) -> Option<Faults> {
-    let all = job.resolved.settings.faults.iter().enumerate();
+pub fn of_rank(run: &Run, rank: u32) -> Option<Faults> {
+    let all = run.job.resolved.settings.faults.iter().enumerate();
     let own = all.filter(|(_, f)| f.rank == u64::from(rank));
     let rules: Vec<FaultRule> = own.filter_map(|(i, f)| rule(i, f)).collect();
     if rules.is_empty() {
         return None;
     }
-    let process = job.local_ranks.here().len() < job.ranks as usize;
+    let process = run.local_ranks.here().len() < run.job.ranks as usize;
     Some(Faults::new(rank, rules, move || {
         if process {
             // As the system does it when memory is short; where there are no signals an abort is the next best.

@@ -1,16 +1,14 @@
 //! What a job gives its ranks, as text, for [`crate::listing`].
 
 use super::gate::Shared;
-use super::rank::Ids;
 use super::request::Request;
-use super::setup::{Job, prepare};
+use super::setup::{Run, prepare};
 use super::{threads, with_offload};
 use crate::backend::open_linked;
 use crate::rehearse::Nobody;
 use crate::train_error::Result;
 use crossweave_engine::Trainer;
 use crossweave_hal::CheckerState;
-use crossweave_mesh::Axis;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -27,60 +25,45 @@ pub struct Listed {
 }
 
 /// The job of a command line, divided; nothing is written.
-pub fn begin(args: &Request) -> Result<Job> {
-    let mut job = prepare(args, None, false)?;
-    super::shared_layers::check(&job)?;
-    job.balance(None)?;
-    if job.stages.is_some() {
-        job.check_world()?;
+pub fn begin(args: &Request) -> Result<Run> {
+    let run = prepare(args, None, false)?;
+    super::shared_layers::check(&run)?;
+    let run = run.balance(None)?;
+    if run.job.ranks > 1 {
+        run.check_world()?;
     }
-    Ok(job)
+    Ok(run)
 }
 
 /// Trains the job of a command line to its end.
 pub fn train(args: &Request) -> Result<()> {
-    let job = Arc::new(prepare(args, None, true)?);
+    let run = Arc::new(prepare(args, None, true)?);
     let shared = Arc::new(Shared::new(Arc::default(), None));
-    threads::run(&job, &shared, None);
+    threads::run(&run, &shared, None);
     shared.first_error().map_or(Ok(()), Err)
 }
 
-/// Ranks of the same stage, boxes of parameters and rows.
-fn classes(job: &Job) -> Result<Vec<Vec<u32>>> {
-    let mut all: Vec<(String, Vec<u32>)> = vec![];
-    for rank in 0..job.ranks {
-        let place = job.place(rank);
-        let units = super::units(&job.source, &job.resolved, &place)?;
-        let sizes = units.iter().flat_map(|u| &u.params);
-        let sizes: Vec<u64> = sizes.map(|p| p.local().numel()).collect();
-        let rows = job.batches.micro_batch(place.at(Axis::Dp).into());
-        let key = format!("{} {rows} {sizes:?}", place.at(Axis::Pp));
-        match all.iter_mut().find(|(k, _)| *k == key) {
-            Some((_, ranks)) => ranks.push(rank),
-            None => all.push((key, vec![rank])),
-        }
-    }
-    Ok(all.into_iter().map(|(_, ranks)| ranks).collect())
-}
-
 /// Everything that the ranks of a job are given.
-pub fn of(job: &Job) -> Result<Listed> {
-    let classes = classes(job)?;
+pub fn of(run: &Run) -> Result<Listed> {
     let mut l = Listed {
         classes: String::new(),
         division: format!(
             "ranks {} steps {} rows {:?} stages {:?} islands {:?}\n",
-            job.ranks, job.steps, job.rows, job.stages, job.islands
+            run.job.ranks,
+            run.reads.steps,
+            run.layout.division.rows,
+            run.layout.division.stages,
+            run.islands
         ),
         program: String::new(),
         batches: String::new(),
     };
-    for ranks in &classes {
-        let first = ranks[0];
-        let plugin = open_linked("null", &job.host)?;
+    for class in &run.layout.classes {
+        let (ranks, first) = (&class.ranks, class.first);
+        let plugin = open_linked("null", &run.host)?;
         let null = plugin.with_checker(&CheckerState::default()).open(0)?;
-        let spec = with_offload(job.rank_spec(first), &job.resolved, &null, true);
-        let dry = job.dry(first);
+        let spec = with_offload(run.rank_spec(first), &run.job.resolved, &null, true);
+        let dry = run.layout.dry_of(class);
         let words = crossweave_report::listed(ranks).replace(' ', "");
         let separator = if l.classes.is_empty() { "" } else { "/" };
         let _ = write!(l.classes, "{separator}{words}");
@@ -108,31 +91,30 @@ pub fn of(job: &Job) -> Result<Listed> {
             dry.params,
             dry.units,
         );
-        let units = super::units(&job.source, &job.resolved, &job.place(first))?;
+        let units = run.job.units(&run.job.place(first))?;
         let trainer = Trainer::new(&null, units, spec, dry, &Nobody)?;
         let _ = writeln!(l.program, "{words}:\n{}", trainer.program_text());
     }
-    let mut steps = vec![job.resume.step, job.resume.step + 1, job.steps - 1];
-    steps.retain(|s| *s < job.steps);
+    let mut steps = vec![run.resume.step, run.resume.step + 1, run.reads.steps - 1];
+    steps.retain(|s| *s < run.reads.steps);
     for step in steps {
         let _ = writeln!(
             l.batches,
             "counted {}",
-            job.batches.counted(step..step + 1)?
+            run.reads.batches.counted(step..step + 1)?
         );
-        for rank in 0..job.ranks {
-            for ids in Ids::of_step(job, &job.rank_spec(rank), step)? {
-                let m = ids.micro_batch();
+        for rank in 0..run.job.ranks {
+            for m in run.feed(rank).step(step)? {
                 let pixels: Vec<u32> = m.images.iter().map(|x| x.to_bits()).collect();
                 let _ = writeln!(
                     l.batches,
                     "{step} {rank} {} {:?} {:?} {pixels:?}",
-                    m.first_sequence, m.tokens, m.targets
+                    m.first, m.tokens, m.targets
                 );
             }
         }
     }
-    if let Some(v) = &job.validation {
+    if let Some(v) = &run.reads.validation {
         let shape = v.shape();
         let _ = writeln!(l.batches, "validation {} in {}", v.used(), v.full_pass());
         for replica in 0..shape.ranks {

@@ -5,17 +5,16 @@
 
 mod balance;
 mod breakdown;
-mod documents;
 pub mod explore;
 mod faults;
 mod flows;
 mod folder;
 mod gate;
+mod layout;
 #[cfg(test)]
 pub mod listed;
 mod metrics;
 mod offload;
-pub mod optimizer;
 mod peak;
 mod planned;
 mod progress;
@@ -28,13 +27,10 @@ pub mod save;
 mod saves;
 mod setup;
 mod shared_layers;
-mod specs;
 mod split;
 mod table;
 mod threads;
 mod trace;
-mod units;
-mod validation;
 
 use crate::flight;
 use crate::processes::Processes;
@@ -51,13 +47,12 @@ pub use offload::with_offload;
 pub use ready::{fits, keys, ready};
 pub use request::{Lines, Request};
 use serde::{Deserialize, Serialize};
-use setup::Job;
-pub use setup::{capable, compute_type, graphs, rank_spec};
+use setup::Run;
+pub use setup::{capable, graphs};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-pub use units::units;
 
 /// Runs the command.
 ///
@@ -78,19 +73,18 @@ pub fn run(request: &Request) -> Result<()> {
 
 /// Runs the ranks of this process.
 fn run_here(request: &Request, processes: Option<&Processes>) -> Result<()> {
-    let mut job = setup::prepare(request, processes, true)?;
+    let mut run = setup::prepare(request, processes, true)?;
     if let Some(p) = processes {
-        p.agree(&job.out, &job.resolved)?;
-        job.rendezvous(p)?;
+        p.agree(&run.out, &run.job.resolved)?;
+        run.rendezvous(p)?;
     }
-    shared_layers::check(&job)?;
-    job.balance(processes)?;
-    let job = Arc::new(job);
+    shared_layers::check(&run)?;
+    let run = Arc::new(run.balance(processes)?);
     let first = processes.is_none_or(Processes::first);
     if first {
-        flight::clear(&job.out);
-        if job.stages.is_some() {
-            job.check_world()?;
+        flight::clear(&run.out);
+        if run.job.ranks > 1 {
+            run.check_world()?;
         }
     }
     say::begin();
@@ -98,23 +92,23 @@ fn run_here(request: &Request, processes: Option<&Processes>) -> Result<()> {
     let shared = Arc::new(Shared::new(stop, processes.map(|p| p.store.clone())));
     if let Some(p) = processes {
         let shared = shared.clone();
-        let flights = Flights::of(&job, Some(p));
+        let flights = Flights::of(&run, Some(p));
         p.watch(move |e| {
             // At once: a launcher may end this process before its ranks have stopped.
             flights.write(&e);
             shared.fail(e);
         });
-        p.compare(job.resolved.settings.run.comm_timeout_s);
+        p.compare(run.job.resolved.settings.run.comm_timeout_s);
     }
     let voice = processes.map(Processes::voice);
-    let ends = threads::run(&job, &shared, voice.as_ref());
+    let ends = threads::run(&run, &shared, voice.as_ref());
     if let Some(first) = shared.first_error() {
-        Flights::of(&job, processes).write(&first);
-        if let Some(t) = &job.trace {
+        Flights::of(&run, processes).write(&first);
+        if let Some(t) = &run.trace {
             // The failure is what is to be reported; the parts stay where the trace cannot be put together.
-            let _ = t.merge(job.ranks, false);
+            let _ = t.merge(run.job.ranks, false);
         }
-        job.release();
+        run.release();
         return Err(first);
     }
     let mut ledgers = vec![];
@@ -135,29 +129,29 @@ fn run_here(request: &Request, processes: Option<&Processes>) -> Result<()> {
             return p.done(0);
         }
     }
-    if let Some(t) = &job.trace {
+    if let Some(t) = &run.trace {
         // Every rank has ended: it has sent its ledger.
-        t.merge(job.ranks, true)?;
+        t.merge(run.job.ranks, true)?;
     }
     ledgers.sort_by_key(|l| l.ledger.rank);
-    save::write_ledgers(&job, &ledgers)?;
+    save::write_ledgers(&run, &ledgers)?;
     if let Some(s) = &summary {
-        record::end(&job, s.stopped, s.busy())?;
+        record::end(&run, s.stopped, s.busy())?;
     }
     let ledgers: Vec<RankLedger> = ledgers.into_iter().map(|e| e.ledger).collect();
-    if job.resolved.settings.run.tensorboard {
-        job.check_claim()?;
-        crossweave_report::events(&job.out)?;
+    if run.job.resolved.settings.run.tensorboard {
+        run.check_claim()?;
+        crossweave_report::events(&run.out)?;
     }
     let mut end = Ok(());
     if let Some(summary) = &summary {
-        if job.lines.is_some() {
-            table::print(&job, summary, &ledgers);
+        if run.lines.is_some() {
+            table::print(&run, summary, &ledgers);
         }
         if summary.stopped {
             end = Err(TrainError::Stopped {
                 step: summary.steps,
-                out: job.out.clone(),
+                out: run.out.clone(),
             });
         }
     }
@@ -178,13 +172,13 @@ struct Flights {
 }
 
 impl Flights {
-    fn of(job: &Job, processes: Option<&Processes>) -> Flights {
+    fn of(run: &Run, processes: Option<&Processes>) -> Flights {
         Flights {
-            out: job.out.clone(),
-            board: job.local_ranks.checker().clone(),
-            here: job.local_ranks.here(),
+            out: run.out.clone(),
+            board: run.local_ranks.checker().clone(),
+            here: run.local_ranks.here(),
             store: processes.map(|p| p.store.clone()),
-            claim: job.claim.as_ref().map(Arc::downgrade),
+            claim: run.claim.as_ref().map(Arc::downgrade),
         }
     }
 

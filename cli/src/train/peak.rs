@@ -2,8 +2,9 @@
 //! CPU by a matrix product.
 
 use super::record::threads;
-use super::setup::{Job, compute_type};
+use super::setup::Run;
 use crate::backend::{self, open_linked};
+use crate::job::spec::compute_type;
 use crate::surroundings::Plugins;
 use crate::train_error::Result;
 use crossweave_config::Dtype;
@@ -22,32 +23,32 @@ const TIME: Duration = Duration::from_millis(60);
 const LEAST: u32 = 3;
 
 /// The peak of all ranks together, and how it is known; `None` where it is not. `busy`: time in steps.
-pub fn of(job: &Job, busy: Duration) -> Option<(f64, String)> {
+pub fn of(run: &Run, busy: Duration) -> Option<(f64, String)> {
     if busy < WORTH {
         return None;
     }
-    let cpu = job.computes.iter().all(|c| c.is_cpu());
+    let cpu = run.computes.iter().all(|c| c.is_cpu());
     if cpu {
-        let threads = threads(job);
-        let each = measured(job.local_ranks.plugins(), threads, job.resolved.dtype).ok()?;
+        let threads = threads(run);
+        let each = measured(run.local_ranks.plugins(), threads, run.job.resolved.dtype).ok()?;
         // Ranks beyond the cores share them.
         let fit = (backend::cores() / threads).max(1);
-        let here = job.local_ranks.here().len().max(1) as u64;
-        let at_once = f64::from(job.ranks) * here.min(fit) as f64 / here as f64;
+        let here = run.local_ranks.here().len().max(1) as u64;
+        let at_once = f64::from(run.job.ranks) * here.min(fit) as f64 / here as f64;
         let how = format!(
             "a product of {SIDE} x {SIDE} {} measured on {threads} thread{} of this machine, for each rank",
-            compute_type(job.resolved.dtype).name(),
+            compute_type(run.job.resolved.dtype).name(),
             if threads == 1 { "" } else { "s" }
         );
         return Some((each * at_once, how));
     }
-    if job.resolved.dtype == Dtype::F32 {
+    if run.job.resolved.dtype == Dtype::F32 {
         // Data sheets speak of 16 bits.
         return None;
     }
     let mut all = 0.0;
     let mut names = vec![];
-    for c in &job.computes {
+    for c in &run.computes {
         let named = c.machines.first()?.name.to_lowercase();
         let accelerators = profiles().iter().filter(|p| p.name != "laptop");
         let words: Vec<&str> = named.split(|c: char| !c.is_alphanumeric()).collect();

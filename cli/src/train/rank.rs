@@ -6,16 +6,16 @@ use super::metrics::{Metrics, StepRecord, ValRecord};
 use super::offload::{host_device, with_offload};
 use super::progress::Live;
 use super::saves::Saves;
-use super::setup::{Job, graphs};
+use super::setup::{Run, graphs};
 use super::table::Summary;
 use super::trace::RankTrace;
 use super::{faults, resume, save};
 use crate::infer::{self, Draw};
+use crate::job::{Feed, Micro};
 use crate::start;
 use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{Checkpoint, Proof, step_dir};
-use crossweave_data::TokenBatch;
-use crossweave_engine::{MicroBatch, RankLedger, RankSpec, Trainer};
+use crossweave_engine::{MicroBatch, RankLedger, Trainer};
 use crossweave_hal::{Bootstrap, Device};
 use crossweave_mesh::Faults;
 use crossweave_report::StepTime;
@@ -45,16 +45,16 @@ struct Writer {
 }
 
 /// What the config asks of a trainer beside its specification; with the faults that are to strike it.
-pub(super) fn prepare(job: &Job, rank: u32, trainer: &mut Trainer) -> Option<Faults> {
-    let (run, schedule) = (&job.resolved.settings.run, job.resolved.schedule);
-    if run.find_nan {
+pub(super) fn prepare(run: &Run, rank: u32, trainer: &mut Trainer) -> Option<Faults> {
+    let (keys, schedule) = (&run.job.resolved.settings.run, run.job.resolved.schedule);
+    if keys.find_nan {
         trainer.find_nonfinite();
     }
     trainer.schedule_betas(move |updates| schedule.betas(updates));
-    if run.check == "values" {
+    if keys.check == "values" {
         trainer.check_values();
     }
-    let faults = faults::of_rank(job, rank);
+    let faults = faults::of_rank(run, rank);
     if let Some(f) = &faults {
         trainer.inject(f.clone());
     }
@@ -64,8 +64,8 @@ pub(super) fn prepare(job: &Job, rank: u32, trainer: &mut Trainer) -> Option<Fau
 /// Walks all steps. `fail` receives what goes wrong: the device, the data, a loss that is not finite, files that cannot be written, whatever
 /// follows from another rank's failure. It is reported before the trainer ends, which waits for collectives in flight: the others, who may be what
 /// they wait for, know it by then.
-pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32, fail: &dyn Fn(TrainError)) -> Option<Ended> {
-    let (mut walk, faults) = begin(job, shared, rank).map_err(fail).ok()?;
+pub fn run(run: &Run, shared: &Arc<Shared>, rank: u32, fail: &dyn Fn(TrainError)) -> Option<Ended> {
+    let (mut walk, faults) = begin(run, shared, rank).map_err(fail).ok()?;
     let walked = catch_unwind(AssertUnwindSafe(|| walk.walk()));
     let end = walked.unwrap_or_else(|_| Err(panicked(rank)));
     let (ledger, time, summary) = end.map_err(fail).ok()?;
@@ -85,45 +85,44 @@ pub fn panicked(rank: u32) -> TrainError {
 
 /// Everything up to the first step.
 fn begin<'a>(
-    job: &'a Job,
+    run: &'a Run,
     shared: &'a Arc<Shared>,
     rank: u32,
 ) -> Result<(Walk<'a>, Option<Faults>)> {
-    let device = job.device(rank)?;
-    let host = host_device(job.local_ranks.plugin(rank), &job.host, rank)?;
-    let boot = StoreBoot::new(&job.host, shared);
-    let spec = RankSpec {
-        graphs: graphs(&device, &job.resolved.settings.run.graphs)?,
-        ..job.rank_spec(rank)
-    };
+    let device = run.device(rank)?;
+    let host = host_device(run.local_ranks.plugin(rank), &run.host, rank)?;
+    let boot = StoreBoot::new(&run.host, shared);
+    let mut spec = run.rank_spec(rank);
+    spec.graphs = graphs(&device, &run.job.resolved.settings.run.graphs)?;
     let mut trainer = Trainer::new(
         &device,
-        super::units(&job.source, &job.resolved, &job.place(rank))?,
-        with_offload(spec, &job.resolved, &host, false),
-        job.dry(rank),
+        run.job.units(&run.job.place(rank))?,
+        with_offload(spec, &run.job.resolved, &host, false),
+        run.layout.dry(rank),
         &boot,
     )?;
     shared.register(trainer.abort_handles());
-    let faults = prepare(job, rank, &mut trainer);
-    match &job.resume.checkpoint {
+    let faults = prepare(run, rank, &mut trainer);
+    match &run.resume.checkpoint {
         Some(c) => {
-            start::start_base(&job.source, &mut trainer)?;
+            start::start_base(&run.job.source, &mut trainer)?;
             start::restore(&mut trainer, c)?;
         }
-        None => start::start(&job.source, &mut trainer)?,
+        None => start::start(&run.job.source, &mut trainer)?,
     }
     // The devices have taken everything they were asked for; only now does the run leave traces.
     trainer.mean(0.0)?;
-    let trace = RankTrace::begin(job, rank, &mut trainer)?;
-    let times = Times::begin(job, trace.as_ref().map(RankTrace::tracer), &mut trainer)?;
-    let session = session(&boot, rank, || save::begin(job))?;
+    let trace = RankTrace::begin(run, rank, &mut trainer)?;
+    let times = Times::begin(run, trace.as_ref().map(RankTrace::tracer), &mut trainer)?;
+    let session = session(&boot, rank, || save::begin(run))?;
     let mut walk = Walk {
-        job,
+        run,
         shared,
         rank,
+        feed: run.feed(rank),
         device: device.clone(),
-        tell_graphs: rank == 0 && job.resolved.settings.run.graphs == "on",
-        saves: Saves::new(job, shared, rank, session)?,
+        tell_graphs: rank == 0 && run.job.resolved.settings.run.graphs == "on",
+        saves: Saves::new(run, shared, rank, session)?,
         trainer,
         writer: None,
         trace,
@@ -131,15 +130,15 @@ fn begin<'a>(
         in_flight: 0,
     };
     if rank == 0 {
-        let run = &job.resolved.settings.run;
+        let keys = &run.job.resolved.settings.run;
         walk.writer = Some(Writer {
-            metrics: Metrics::open(&job.out, job.resume.from.as_deref(), &|step, validation| {
+            metrics: Metrics::open(&run.out, run.resume.from.as_deref(), &|step, validation| {
                 // A run that ended here was validated at its end; the longer one would not have been.
-                let due = run.validate_every > 0 && step.is_multiple_of(run.validate_every);
-                step <= job.resume.step && (!validation || due || step == job.steps)
+                let due = keys.validate_every > 0 && step.is_multiple_of(keys.validate_every);
+                step <= run.resume.step && (!validation || due || step == run.reads.steps)
             })?,
-            live: Live::new(job.steps, job.resume.step, job.lines),
-            summary: Summary::new(job.resume.step),
+            live: Live::new(run.reads.steps, run.resume.step, run.lines),
+            summary: Summary::new(run.resume.step),
             mark: Instant::now(),
         });
     }
@@ -147,9 +146,11 @@ fn begin<'a>(
 }
 
 struct Walk<'a> {
-    job: &'a Job,
+    run: &'a Run,
     shared: &'a Shared,
     rank: u32,
+    /// What it reads.
+    feed: Feed,
     /// Asked once for what it could not compute itself.
     device: Device,
     /// Whether what is not replayed as a graph has to be said yet: `run.graphs` is "on".
@@ -191,10 +192,10 @@ impl Walk<'_> {
     }
 
     fn steps(&mut self) -> Result<()> {
-        let run = &self.job.resolved.settings.run;
+        let keys = &self.run.job.resolved.settings.run;
         let due = |every: u64, step: u64| every > 0 && step.is_multiple_of(every);
-        let mut done = self.job.resume.step;
-        while done < self.job.steps && self.shared.may_step(self.rank, done) {
+        let mut done = self.run.resume.step;
+        while done < self.run.reads.steps && self.shared.may_step(self.rank, done) {
             self.saves.poll()?;
             self.warn();
             if done.is_multiple_of(8) {
@@ -204,11 +205,12 @@ impl Walk<'_> {
             self.enqueue(done)?;
             done += 1;
             self.spent("step", began);
-            let last = done == self.job.steps;
-            let validate = self.job.validation.is_some() && (last || due(run.validate_every, done));
-            let checkpoint = last || due(run.checkpoint_every, done);
+            let last = done == self.run.reads.steps;
+            let validate =
+                self.run.reads.validation.is_some() && (last || due(keys.validate_every, done));
+            let checkpoint = last || due(keys.checkpoint_every, done);
             // The first step is waited for, so that the time of making everything ready is not counted to the second.
-            let first = done == self.job.resume.step + 1;
+            let first = done == self.run.resume.step + 1;
             let began = self.now();
             self.settle(u32::from(!(first || validate || checkpoint)))?;
             self.spent("wait for figures", began);
@@ -252,9 +254,9 @@ impl Walk<'_> {
                 "stopped because another rank failed",
             )));
         }
-        let stopped = done < self.job.steps;
+        let stopped = done < self.run.reads.steps;
         self.saves.finish()?;
-        if stopped && done > self.job.resume.step && self.saves.begun() != Some(done) {
+        if stopped && done > self.run.resume.step && self.saves.begun() != Some(done) {
             self.checkpoint(done, true)?;
         }
         self.warn();
@@ -309,15 +311,16 @@ impl Walk<'_> {
             t.enqueue();
             t.now()
         });
-        let ids = Ids::of_step(self.job, self.trainer.spec(), done)?;
+        let read = self.feed.step(done)?;
         if let (Some(t), Some(began)) = (&mut self.times, began) {
             t.read(done + 1, began);
         }
-        let batches: Vec<MicroBatch<'_>> = ids.iter().map(Ids::micro_batch).collect();
-        count(self.job, &mut self.trainer, done)?;
+        let batches: Vec<MicroBatch<'_>> = read.iter().map(micro_batch).collect();
+        count(&self.feed, &mut self.trainer, done)?;
         // Of the updates made, not of the steps: a step skipped by the loss scaler does not move the schedule.
-        self.trainer
-            .step_at(&batches, &|updates| self.job.resolved.schedule.lr(updates))?;
+        self.trainer.step_at(&batches, &|updates| {
+            self.run.job.resolved.schedule.lr(updates)
+        })?;
         self.in_flight += 1;
         Ok(())
     }
@@ -326,7 +329,7 @@ impl Walk<'_> {
     /// host saw them end together, and the device does not say when each did.
     fn settle(&mut self, left: u32) -> Result<()> {
         let (mut read, mut failure) = (vec![], None);
-        let dynamic = self.job.resolved.settings.fp16.loss_scale == 0.0;
+        let dynamic = self.run.job.resolved.settings.fp16.loss_scale == 0.0;
         while self.in_flight > left && failure.is_none() {
             let Some(m) = self.trainer.metrics()? else {
                 break;
@@ -341,7 +344,7 @@ impl Walk<'_> {
                 failure = Some(self.diverged(m.step, m.loss, m.grad_norm, m.lr));
             }
         }
-        let per_step = self.job.resolved.batch.global * self.job.tokens_per_row();
+        let per_step = self.run.job.resolved.batch.global * self.run.job.tokens_per_row();
         if let Some(w) = self.writer.as_mut().filter(|_| !read.is_empty()) {
             let now = Instant::now();
             let shared_by = read.len() as f64;
@@ -376,12 +379,12 @@ impl Walk<'_> {
     }
 
     fn diverged(&self, step: u64, loss: f64, norm: f64, lr: f64) -> TrainError {
-        let s = &self.job.resolved.settings;
+        let s = &self.run.job.resolved.settings;
         let clip = match s.gradient_clipping {
             c if c > 0.0 => format!("gradient_clipping is {c}"),
             _ => "gradient_clipping is off".to_string(),
         };
-        let saved = crossweave_checkpoint::list(&self.job.out).unwrap_or_default();
+        let saved = crossweave_checkpoint::list(&self.run.out).unwrap_or_default();
         let saved = match saved.iter().rfind(|f| f.step < step) {
             Some(f) => format!("; the checkpoint of step {} is from before it", f.step),
             None => String::new(),
@@ -399,32 +402,21 @@ impl Walk<'_> {
 
     /// Mean loss of the sequences held back, the same for every batch and layout. Every step has been settled.
     fn validate(&mut self, done: u64) -> Result<()> {
-        let Some(batches) = &self.job.validation else {
+        let Some(held_back) = self.feed.held_back() else {
             return Ok(());
         };
-        let (shape, steps) = (batches.shape(), batches.full_pass());
-        let spec = self.trainer.spec();
-        let (own, most) = (spec.own_replicas(), spec.most_replicas());
         let mut local = vec![];
-        for k in 0..most {
-            // A rank with fewer shards than others evaluates one again, because units are gathered by all ranks together.
-            let replica = (own.start + k).min(own.end - 1);
+        for turn in 0..held_back.turns() {
             let mut sum = 0.0;
-            for step in 0..steps {
-                for m in (0..shape.accumulation).filter(|m| !batches.is_blank(step, *m)) {
-                    let ids = Ids::new(batches.at_step(step, u64::from(replica), m)?, 0);
-                    sum += self.trainer.evaluate(&ids.micro_batch())?;
-                }
+            for m in held_back.turn(turn) {
+                sum += self.trainer.evaluate(&micro_batch(&m?))?;
             }
-            local.push(sum / (steps * shape.accumulation) as f64);
+            local.push(sum / held_back.micro_batches() as f64);
         }
-        local.truncate(own.len());
+        local.truncate(held_back.own_turns());
         let mean = self.trainer.mean_over_replicas(&local)?;
         // Those were means over all predictions, of which some do not count. Every row kept has one that does.
-        let (counted, all) = (
-            batches.counted(0..steps)?,
-            steps * self.job.tokens_per_step(),
-        );
+        let (counted, all) = held_back.counted()?;
         let val_loss = mean * (all as f64 / counted as f64);
         if let Some(w) = &mut self.writer {
             w.metrics.write(&ValRecord {
@@ -444,7 +436,7 @@ impl Walk<'_> {
             // The records a checkpoint answers for must outlive what it outlives.
             w.metrics.sync()?;
         }
-        let state = resume::state(self.job, done, self.trainer.scaler_state());
+        let state = resume::state(self.run, done, self.trainer.scaler_state());
         match end {
             true => self.saves.now(&self.trainer, done, state)?,
             false => self.saves.begin(&mut self.trainer, done, state)?,
@@ -481,35 +473,36 @@ impl Walk<'_> {
         w.live.end();
         let mut summary = w.summary;
         // The null device has no values to save.
-        if summary.stopped || self.job.local_ranks.has_null() {
+        if summary.stopped || self.run.local_ranks.has_null() {
             return Ok(summary);
         }
         // The last step's checkpoint holds the model, whatever part of it lives on this rank.
-        match (self.saves.begun(), &self.job.resume.checkpoint) {
+        match (self.saves.begun(), &self.run.resume.checkpoint) {
             // By its number: the newest in the folder may be a later one that this run has passed over.
             (Some(step), _) => {
-                let place = self.job.out.join("checkpoints").join(step_dir(step));
+                let place = self.run.out.join("checkpoints").join(step_dir(step));
                 let c = Checkpoint::open_as(place, Proof::AsRead)?;
-                save::model(self.job, &c)?;
+                save::model(self.run, &c)?;
             }
-            (None, Some(c)) => save::model(self.job, c)?,
+            (None, Some(c)) => save::model(self.run, c)?,
             (None, None) => {}
         }
-        let g = &self.job.resolved.settings.run.generate;
-        let draws = g.tokens > 0 && infer::continues(&self.job.source).is_ok();
+        let g = &self.run.job.resolved.settings.run.generate;
+        let draws = g.tokens > 0 && infer::continues(&self.run.job.source).is_ok();
         if let Some(tokenizer) = self
-            .job
+            .run
+            .reads
             .corpus
             .tokenizer()
-            .filter(|_| draws && self.job.lines.is_some())
+            .filter(|_| draws && self.run.lines.is_some())
         {
             let draw = Draw {
                 tokens: g.tokens,
                 temperature: g.temperature,
                 top_k: g.top_k,
-                seed: g.seed.unwrap_or(self.job.resolved.seed),
+                seed: g.seed.unwrap_or(self.run.job.resolved.seed),
             };
-            let (trainer, source) = (&mut self.trainer, &self.job.source);
+            let (trainer, source) = (&mut self.trainer, &self.run.job.source);
             let text = infer::continue_text(trainer, source, tokenizer, &g.prompt, draw)?;
             summary.sample = Some(format!("{}{text}", g.prompt));
         }
@@ -517,90 +510,20 @@ impl Walk<'_> {
     }
 }
 
-/// Says how many predictions count in the step that follows `done` steps. Every rank reads off the data what counts on all of them, so that
-/// nothing need be exchanged.
-pub(super) fn count(job: &Job, trainer: &mut Trainer, done: u64) -> Result<()> {
-    if job.batches.labelled() {
-        let counted = job.batches.counted(done..done + 1)?;
-        trainer.count_targets(counted, job.tokens_per_step())?;
+/// A micro-batch as the engine takes it.
+pub(super) fn micro_batch(m: &Micro) -> MicroBatch<'_> {
+    MicroBatch {
+        tokens: &m.tokens,
+        targets: &m.targets,
+        images: &m.images,
+        first_sequence: m.first,
+    }
+}
+
+/// Sets how many predictions count in the step that follows `done` steps.
+pub(super) fn count(feed: &Feed, trainer: &mut Trainer, done: u64) -> Result<()> {
+    if let Some((counted, all)) = feed.counted(done)? {
+        trainer.count_targets(counted, all)?;
     }
     Ok(())
-}
-
-/// A micro-batch as the engine takes it.
-pub(super) struct Ids {
-    tokens: Vec<i32>,
-    targets: Vec<i32>,
-    images: Vec<f32>,
-    first: u64,
-}
-
-impl Ids {
-    /// The micro-batches of the rank of `spec` in the step that follows `done` steps.
-    pub(super) fn of_step(job: &Job, spec: &RankSpec, done: u64) -> Result<Vec<Ids>> {
-        let shape = job.batches.shape();
-        let read = |(replica, m): (u64, u64)| -> Result<Ids> {
-            let batch = job.batches.at_step(done, replica, m)?;
-            Ok(Ids::new(batch, job.batches.first_of(replica, m)))
-        };
-        let each = |r: u32| (0..shape.accumulation).map(move |m| (u64::from(r), m));
-        spec.own_replicas().flat_map(each).map(read).collect()
-    }
-
-    fn new(b: TokenBatch, first: u64) -> Ids {
-        // Ids were held to a vocabulary far below 2^31 when they were read.
-        Ids {
-            tokens: b.inputs().into_iter().map(|i| i as i32).collect(),
-            targets: b.labels(),
-            images: b.images,
-            first,
-        }
-    }
-
-    pub(super) fn micro_batch(&self) -> MicroBatch<'_> {
-        MicroBatch {
-            tokens: &self.tokens,
-            targets: &self.targets,
-            images: &self.images,
-            first_sequence: self.first,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crossweave_checkpoint::Writer as Save;
-    use crossweave_hal::HostServices;
-
-    /// Rank 0 is held where it clears the folder, for as long as it takes another rank to save: nothing holds that one where its
-    /// device is the null device.
-    #[test]
-    fn no_rank_saves_into_the_folder_before_rank_0_has_cleared_it() {
-        let temp = tempfile::tempdir().unwrap();
-        let (dir, host) = (temp.path(), HostServices::builder().build());
-        let shared = Shared::new(Arc::default(), None);
-        let boot = StoreBoot::new(&host, &shared);
-        let write = |rank: u32, name: &str| -> Result<()> {
-            let writer = Save::join(dir, 3, 2, name, rank == 0)?;
-            writer.rank(rank as usize)?.finish()?;
-            if rank == 0 {
-                writer.commit(serde_json::json!(null))?;
-            }
-            Ok(())
-        };
-        let clear = || {
-            let until = Instant::now() + Duration::from_millis(300);
-            while Instant::now() < until && !dir.join("checkpoints").exists() {
-                std::thread::yield_now();
-            }
-            Ok(crossweave_checkpoint::session(dir)?)
-        };
-        std::thread::scope(|s| {
-            let other = s.spawn(|| write(1, &session(&boot, 1, || unreachable!())?));
-            let name = session(&boot, 0, clear).unwrap();
-            other.join().unwrap().unwrap();
-            write(0, &name).unwrap();
-        });
-    }
 }

@@ -1,59 +1,51 @@
 //! Everything that `train` opens and works out before it claims a folder or starts a rank. `config check` runs the same and begins
 //! nothing, so that what the one refuses the other does.
 
-use super::documents;
 use super::folder::may_become;
+use super::layout::Layout;
 use super::offload::with_offload;
-use super::setup::{compute_type, epoch, rank_spec, sequence};
-use super::units::{dry_runs, units};
-use super::validation;
 use crate::backend::open_linked;
 use crate::found::Found;
+use crate::job::spec::compute_type;
+use crate::job::{Class, Job, documents, spec, validation};
 use crate::model::{self, Source};
-use crate::rehearse::{Nobody, Rehearsal};
+use crate::rehearse::{self, Nobody};
 use crate::surroundings::Caches;
 use crate::train_error::{Result, TrainError};
-use crate::{objective, source, stages, teacher};
+use crate::{objective, source, teacher};
 use crossweave_checkpoint::{PublicKey, SecretKey};
-use crossweave_config::{Config, Data, Given, Model, Resolved};
-use crossweave_data::{BatchShape, Batches, Corpus, DataSpec, Remark};
-use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Trainer, plan_for};
-use crossweave_hal::{CheckerState, Device, HostServices};
-use crossweave_mesh::Axis;
+use crossweave_config::{Config, Data, Epoch, Given, Model, Resolved};
+use crossweave_data::{BatchShape, Batches, Columns, Corpus, DataSpec, Pass, Remark};
+use crossweave_engine::{Trainer, dry_run};
+use crossweave_hal::{CheckerState, Device, HostServices, Plugin};
 
 /// Opens the corpus; nothing where its text is left unread.
 pub type OpenCorpus<'a> = &'a dyn Fn(&DataSpec, &Data) -> Result<Option<Corpus>>;
 
 /// A job as far as its config and the files in it go.
 pub struct Ready {
-    /// The config with nothing left open.
-    pub resolved: Resolved,
-    /// The model.
-    pub source: Source,
-    /// What the corpus was opened with.
-    pub spec: DataSpec,
-    /// The data.
-    pub corpus: Corpus,
-    /// Optimizer steps of the whole run.
-    pub steps: u64,
-    /// Predictions in a sequence.
-    pub seq_len: u64,
-    /// Training batches.
-    pub batches: Batches,
-    /// Validation batches.
-    pub validation: Option<Batches>,
+    /// What every rank has in common.
+    pub job: Job,
+    /// What its steps read.
+    pub reads: Reads,
     /// What is remarkable about the data.
     pub remarks: Vec<Remark>,
     /// The ranks' shares of the work.
     pub layout: Layout,
 }
 
-/// How the model lies on the ranks.
-pub struct Layout {
-    /// Sizes found in the dry runs, by the place on `mesh.tp`.
-    pub dry: Vec<(u32, DryRun)>,
-    /// The pipeline, as its first stage has it; none where every rank has the whole model.
-    pub stages: Option<PipelineSpec>,
+/// What the steps of a job read.
+pub struct Reads {
+    /// The data.
+    pub corpus: Corpus,
+    /// What the corpus was opened with.
+    pub spec: DataSpec,
+    /// Optimizer steps of the whole run.
+    pub steps: u64,
+    /// Training batches.
+    pub batches: Batches,
+    /// Validation batches.
+    pub validation: Option<Batches>,
 }
 
 /// Opens and works out everything. Faults that do not depend on one another are found together; where there is one, or where the text was
@@ -89,12 +81,12 @@ pub fn ready(
             return None;
         }
         // Sizes do without the text. What else is wrong with data that cannot be opened follows from that.
-        let sizes = Rehearsal::of(config.clone(), ranks, caches);
-        let r = match unread {
+        let sizes = rehearse::job(config.clone(), ranks, caches);
+        let job = match unread {
             true => found.take(config, "data", sizes)?,
             false => sizes.ok()?,
         };
-        layout(config, (&r.resolved, &r.source, r.seq), host, found)?;
+        layout(config, &job, host, found)?;
         return None;
     };
     let told = tell(config, &spec, &corpus, &model);
@@ -117,21 +109,23 @@ pub fn ready(
     let columns = corpus.columns(sample as usize);
     let seq_len = columns.map_or(sample, |c| c.all() as u64);
     let seq_len = batches.as_ref().map_or(seq_len, |b| b.seq_len);
-    let layout = layout(config, (&resolved, &source, seq_len), host, found);
+    let tokenizer = corpus.tokenizer().map(|t| &**t);
+    let job = Job::new(resolved, source, seq_len, tokenizer);
+    let layout = layout(config, &job, host, found);
     let (batches, layout) = (batches?, layout?);
     let (held_back, said) = held_back?.unzip();
     let mut remarks = batches.remarks;
     remarks.extend(said);
     Some(Ready {
-        steps: batches.steps,
-        seq_len,
-        batches: batches.batches,
-        validation: held_back,
+        job,
+        reads: Reads {
+            corpus,
+            spec,
+            steps: batches.steps,
+            batches: batches.batches,
+            validation: held_back,
+        },
         remarks,
-        resolved,
-        source,
-        spec,
-        corpus,
         layout,
     })
 }
@@ -195,8 +189,43 @@ fn begin(
     Ok((resolved, source, sample))
 }
 
-/// The run's steps and what they read.
-struct Reads {
+/// Tokens of a sample: the file's, the config's, or the model's longest.
+fn sequence(corpus: &Corpus, data: &Data, source: &Source) -> Result<u64> {
+    let longest = source.spec.model().positions;
+    // Encoder and decoder read a part each, and rows of two texts have more than tokens.
+    let columns = corpus.sequence_len().and_then(|_| corpus.columns(0));
+    let given = columns.map(Columns::longest).or(corpus.sequence_len());
+    let (seq, key) = match (given, data) {
+        (Some(n), _) => (n as u64, "data.tokens"),
+        (None, Data::Text(d)) => (
+            d.seq_len.unwrap_or(longest.min(objective::sample(data))),
+            "data.seq_len",
+        ),
+        (None, Data::Tokens(_)) => (longest, "data.tokens"),
+    };
+    if seq > longest {
+        return Err(TrainError::refused(
+            format!("{key}: sequences of {seq} tokens do not fit a model of {longest} positions"),
+            "shorten the sequences, or raise n_positions / max_position_embeddings",
+        ));
+    }
+    Ok(seq)
+}
+
+/// One pass over the training data, for `run.epochs`.
+fn epoch(corpus: &Corpus, seq_len: u64) -> Result<Epoch> {
+    Ok(match corpus.pass(seq_len as usize)? {
+        Pass::Tokens(tokens) => Epoch::Tokens {
+            tokens,
+            sample: seq_len,
+        },
+        Pass::Samples(samples) => Epoch::Samples(samples),
+        Pass::Steps(steps) => Epoch::Steps(steps),
+    })
+}
+
+/// The run's steps and their training batches.
+struct Training {
     steps: u64,
     seq_len: u64,
     batches: Batches,
@@ -216,7 +245,7 @@ fn batches(
     (r, epochs): (&Resolved, Option<f64>),
     (corpus, source): (&Corpus, &Source),
     sample: u64,
-) -> Result<Reads> {
+) -> Result<Training> {
     let steps = r.settings.run.steps.ok_or_else(|| {
         TrainError::refused(
             "run.steps: not given",
@@ -246,7 +275,7 @@ fn batches(
             r.batch.global
         )));
     }
-    Ok(Reads {
+    Ok(Training {
         steps,
         seq_len,
         batches,
@@ -254,36 +283,29 @@ fn batches(
     })
 }
 
-/// Lays the model over the ranks and plans the step of each pipeline stage on the null device.
+/// Lays the model over the ranks and plans the step of each class of ranks on the null device.
 pub fn layout(
     config: &Config,
-    (resolved, source, seq): (&Resolved, &Source, u64),
+    job: &Job,
     host: &HostServices,
     found: &mut Found,
 ) -> Option<Layout> {
-    let first = resolved.mesh.place(0);
-    let own = units(source, resolved, &first);
+    let resolved = &job.resolved;
+    let own = job.units(&job.place(0));
     let own = found.take(config, "optimizer.param_groups", own)?;
     let plugin = found.take(config, "run.backend", open_linked("null", host))?;
-    let null = found.take(
-        config,
-        "run.backend",
-        plugin.open(0).map_err(TrainError::from),
-    )?;
-    let sizes = (compute_type(resolved.dtype), seq);
-    let dry = found.take(config, "model", dry_runs(&null, source, resolved, sizes))?;
-    let stages = stages::of(resolved, &own, &dry[0].1, None);
-    let stages = found.take(config, "mesh.pp", stages)?;
-    let key = match &resolved.settings.zero_optimization.offload_optimizer {
+    let null = plugin.open(0).map_err(TrainError::from);
+    let null = found.take(config, "run.backend", null)?;
+    let (compute, micro) = (compute_type(resolved.dtype), resolved.batch.micro);
+    let dry = dry_run(&null, &own, compute, micro, job.seq_len).map_err(TrainError::from);
+    let dry = found.take(config, "model", dry)?;
+    let layout = found.take(config, "mesh.pp", Layout::even(&null, job, dry))?;
+    let offload = &resolved.settings.zero_optimization.offload_optimizer;
+    let key = match offload {
         Some(_) => "zero_optimization.offload_optimizer",
         None => "zero_optimization",
     };
-    let offload = resolved
-        .settings
-        .zero_optimization
-        .offload_optimizer
-        .as_ref();
-    let disk = offload.filter(|o| o.device == "nvme");
+    let disk = offload.as_ref().filter(|o| o.device == "nvme");
     if let Some(path) = disk.and_then(|o| o.nvme_path.as_ref()) {
         found.take(
             config,
@@ -292,50 +314,39 @@ pub fn layout(
         )?;
     }
     let mut plans = vec![];
-    for stage in 0..resolved.mesh.length(Axis::Pp) {
-        // A board of its own, so that no stage is missed by another.
-        let planned = plugin
-            .with_checker(&CheckerState::default())
-            .open(0)
-            .map_err(TrainError::from)
-            .and_then(|device| {
-                let place = first.stage(stage);
-                let spec = RankSpec {
-                    pipeline: stages.clone(),
-                    ..rank_spec(resolved, place, seq)
-                };
-                let spec = with_offload(spec, resolved, &device, true);
-                let units = units(source, resolved, &place)?;
-                Ok(Trainer::new(&device, units, spec, &dry[0].1, &Nobody)?)
-            });
-        let trainer = found.take(config, key, planned)?;
+    for class in &layout.classes {
+        let trainer = found.take(config, key, rehearsed(&plugin, job, &layout, class))?;
         plans.push((trainer.plan().clone(), trainer.facts().clone()));
     }
-    if stages.is_some() {
-        let of = |rank: u32| RankSpec {
-            pipeline: stages.clone(),
-            ..rank_spec(resolved, resolved.mesh.place(rank), seq)
-        };
-        let agree = stages::agree(&resolved.mesh, &plans, of);
+    if job.ranks > 1 {
+        let agree = layout.agree(job, &plans);
         found.take(config, "mesh.pp", agree)?;
     }
-    Some(Layout { dry, stages })
+    Some(layout)
 }
 
-/// Whether a device has room for what the first rank of each stage does.
+/// The trainer of a class of ranks on a null device.
+///
+/// # Errors
+/// A step that cannot be planned.
+pub fn rehearsed(plugin: &Plugin, job: &Job, layout: &Layout, class: &Class) -> Result<Trainer> {
+    // A board of its own, so that no class is missed by another.
+    let device = plugin.with_checker(&CheckerState::default()).open(0)?;
+    let place = job.place(class.first);
+    let spec = spec(job, &layout.division, place);
+    let spec = with_offload(spec, &job.resolved, &device, true);
+    let units = job.units(&place)?;
+    let dry = layout.dry_of(class);
+    Ok(Trainer::new(&device, units, spec, dry, &Nobody)?)
+}
+
+/// Whether a device has room for what each class of ranks does.
 ///
 /// # Errors
 /// It has not, by the plan.
-pub fn fits(device: &Device, (resolved, seq): (&Resolved, u64), layout: &Layout) -> Result<()> {
-    for stage in 0..resolved.mesh.length(Axis::Pp) {
-        let spec = RankSpec {
-            pipeline: layout.stages.clone(),
-            ..rank_spec(resolved, resolved.mesh.place(0).stage(stage), seq)
-        };
-        let spec = with_offload(spec, resolved, device, true);
-        plan_for(device, &spec, &layout.dry[0].1)?;
-    }
-    Ok(())
+pub fn fits(device: &Device, job: &Job, layout: &Layout) -> Result<()> {
+    let mut all = layout.classes.iter();
+    all.try_for_each(|class| layout.fits(job, device, class.first))
 }
 
 /// Reads the keys by which checkpoints are signed and trusted.

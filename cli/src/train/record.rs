@@ -1,7 +1,7 @@
 //! `DIR/run.json`: what ran, when, where and how, for the report and for a reader who finds the folder later. Written when a run begins,
 //! completed when it ends; a run that is resumed adds a session behind those before.
 
-use super::setup::Job;
+use super::setup::Run;
 use super::{peak, planned};
 use crate::processes::Processes;
 use crate::train_error::{Result, TrainError};
@@ -12,18 +12,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::Duration;
-
-impl Job {
-    /// Tokens of a row that the model reads.
-    pub fn tokens_per_row(&self) -> u64 {
-        self.source.spec.model().tokens_of(self.seq_len)
-    }
-
-    /// Predictions of one step over all ranks.
-    pub fn tokens_per_step(&self) -> u64 {
-        self.resolved.batch.global * self.seq_len
-    }
-}
 
 /// Sessions that are kept; the first are forgotten.
 const SESSIONS: usize = 50;
@@ -94,20 +82,20 @@ impl Machine {
 ///
 /// # Errors
 /// A folder that cannot be written.
-pub fn begin(job: &Job, from: Option<&Path>) -> Result<()> {
+pub fn begin(run: &Run, from: Option<&Path>) -> Result<()> {
     let mut sessions = from.map_or(vec![], read);
     let keep = sessions.len().saturating_sub(SESSIONS - 1);
     sessions.drain(..keep);
-    sessions.push(session(job));
-    write(job, sessions)
+    sessions.push(session(run));
+    write(run, sessions)
 }
 
 /// Completes the session. `busy`: time in steps; `stopped`: a signal has ended it.
 ///
 /// # Errors
 /// A folder that cannot be written.
-pub fn end(job: &Job, stopped: bool, busy: Duration) -> Result<()> {
-    let mut sessions = read(&job.out);
+pub fn end(run: &Run, stopped: bool, busy: Duration) -> Result<()> {
+    let mut sessions = read(&run.out);
     // Somebody has taken the file away or changed it: then it is theirs.
     let Some(Value::Object(last)) = sessions.last_mut() else {
         return Ok(());
@@ -115,11 +103,11 @@ pub fn end(job: &Job, stopped: bool, busy: Duration) -> Result<()> {
     last.insert("ended".into(), moment::unix().into());
     let outcome = if stopped { "stopped" } else { "finished" };
     last.insert("outcome".into(), outcome.into());
-    last.insert("planned".into(), planned::of(job).into());
-    if let Some((flops, how)) = peak::of(job, busy) {
+    last.insert("planned".into(), planned::of(run).into());
+    if let Some((flops, how)) = peak::of(run, busy) {
         last.insert("peak".into(), json!({"flops": flops, "how": how}));
     }
-    write(job, sessions)
+    write(run, sessions)
 }
 
 /// The sessions in a folder; none where the file is not there or is not ours.
@@ -135,40 +123,40 @@ fn read(dir: &Path) -> Vec<Value> {
     }
 }
 
-fn write(job: &Job, sessions: Vec<Value>) -> Result<()> {
-    job.check_claim()?;
-    let path = job.out.join(RECORD);
+fn write(run: &Run, sessions: Vec<Value>) -> Result<()> {
+    run.check_claim()?;
+    let path = run.out.join(RECORD);
     let file = json!({"program": "crossweave", "sessions": sessions});
     whole::write(&path, format!("{file:#}\n")).map_err(TrainError::io("write", &path))
 }
 
-fn session(job: &Job) -> Value {
-    let (o, r) = (&job.origin, &job.resolved);
-    let devices: Vec<Value> = job
+fn session(run: &Run) -> Value {
+    let (o, r) = (&run.origin, &run.job.resolved);
+    let devices: Vec<Value> = run
         .computes
         .iter()
         .map(|c| {
             let names: Vec<&str> = c.machines.iter().map(|m| m.name.trim()).collect();
             let mut d = json!({"named": c.named, "version": c.version(), "devices": names, "ranks": c.ranks.len()});
             if c.is_cpu() {
-                d["threads"] = threads(job).into();
+                d["threads"] = threads(run).into();
             }
             d
         })
         .collect();
     let zero = &r.settings.zero_optimization;
     let mut layout = json!({
-        "ranks": job.ranks,
-        "data_parallel": job.data_ranks(),
-        "pipeline": job.stages.as_ref().map_or(1, |s| s.stages.len()),
+        "ranks": run.job.ranks,
+        "data_parallel": run.job.data_ranks(),
+        "pipeline": run.layout.division.stages.as_ref().map_or(1, |s| s.stages.len()),
         "zero_stage": zero.stage,
         "global_batch": r.batch.global,
         "micro_batch": r.batch.micro,
         "accumulation": r.batch.accumulation,
-        "seq_len": job.tokens_per_row(),
+        "seq_len": run.job.tokens_per_row(),
     });
-    if job.tensor_ranks() > 1 {
-        layout["tensor_parallel"] = job.tensor_ranks().into();
+    if run.job.tensor_ranks() > 1 {
+        layout["tensor_parallel"] = run.job.tensor_ranks().into();
     }
     let away = |o: Option<&str>| o.is_some_and(|d| d != "none");
     let mut offload = vec![];
@@ -186,7 +174,7 @@ fn session(job: &Job) -> Value {
     if r.dtype != Dtype::F32 {
         precision.insert("master".into(), "f32".into());
         precision.insert("accumulation".into(), name(r.accumulation()).into());
-        if job.ranks > 1 {
+        if run.job.ranks > 1 {
             precision.insert("wire".into(), name(r.wire()).into());
         }
     }
@@ -202,24 +190,24 @@ fn session(job: &Job) -> Value {
         "layout": layout,
         "model": {
             "name": model(&r.model),
-            "parameters": job.dry(0).params,
-            "flops_per_token": job.source.spec.model().flops_per_token(job.tokens_per_row()),
+            "parameters": run.layout.dry(0).params,
+            "flops_per_token": run.job.source.spec.model().flops_per_token(run.job.tokens_per_row()),
         },
         "precision": precision,
-        "steps": {"from": job.resume.step, "to": job.steps},
+        "steps": {"from": run.resume.step, "to": run.reads.steps},
         "set": o.set,
     })
 }
 
 /// Threads of a rank.
-pub(super) fn threads(job: &Job) -> u64 {
-    let here = job.local_ranks.here().len().max(1) as u64;
-    let own = job.resolved.settings.run.threads_per_rank;
+pub(super) fn threads(run: &Run) -> u64 {
+    let here = run.local_ranks.here().len().max(1) as u64;
+    let own = run.job.resolved.settings.run.threads_per_rank;
     own.unwrap_or_else(|| (crate::backend::cores() / here.max(1)).max(1))
 }
 
 fn name(dtype: Dtype) -> &'static str {
-    super::setup::compute_type(dtype).name()
+    crate::job::spec::compute_type(dtype).name()
 }
 
 fn model(m: &Model) -> String {

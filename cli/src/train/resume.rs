@@ -1,7 +1,7 @@
 //! Continuing a run: which checkpoint, whether it is the same run, and what a checkpoint records of it.
 
 use super::metrics;
-use super::setup::Job;
+use super::setup::Run;
 use crate::model::Source;
 use crate::train_error::{Result, TrainError};
 use crate::{adapted, described};
@@ -38,20 +38,20 @@ impl Resume {
 
 /// What a checkpoint remembers besides tensors. Dropout and shuffles are drawn by counters, so a seed and a position are all the
 /// random state there is. A step that the loss scaler skipped is no update: it moves neither optimizer nor schedule.
-pub fn state(job: &Job, step: u64, scaler: Option<ScalerState>) -> Value {
-    let r = &job.resolved;
+pub fn state(run: &Run, step: u64, scaler: Option<ScalerState>) -> Value {
+    let r = &run.job.resolved;
     let updates = step - scaler.map_or(0, |s| s.skipped.min(step));
     json!({
         "config": r.settings,
-        "corpus": job.corpus.fingerprint(),
+        "corpus": run.reads.corpus.fingerprint(),
         "sequences_consumed": step * r.batch.global,
         "rng": {"generator": GENERATOR, "seed": r.seed, "position": step},
         "scheduler": {"step": updates, "lr": r.schedule.lr(updates)},
         "optimizer": {"type": r.settings.optimizer.kind, "step": updates},
         "loss_scaler": scaler,
-        "hf_config": job.hf_config(),
-        "adapter_config": adapted::config_of(&job.source),
-        "base": adapted::base(&job.source),
+        "hf_config": run.hf_config(),
+        "adapter_config": adapted::config_of(&run.job.source),
+        "base": adapted::base(&run.job.source),
     })
 }
 

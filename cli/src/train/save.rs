@@ -1,6 +1,6 @@
 //! What a run leaves behind besides metrics and checkpoints: config, ledgers, the model.
 
-use super::setup::Job;
+use super::setup::Run;
 use super::{RankEnd, record};
 use crate::adapter;
 use crate::companions::Companions;
@@ -21,13 +21,13 @@ use std::path::Path;
 ///
 /// # Errors
 /// A folder that cannot be written.
-pub fn begin(job: &Job) -> Result<String> {
-    job.check_claim()?;
-    std::fs::create_dir_all(&job.out).map_err(TrainError::io("create", &job.out))?;
-    let session = session(&job.out)?;
-    let path = job.out.join("config.json");
-    whole::write(&path, job.resolved.to_json()).map_err(TrainError::io("write", &path))?;
-    record::begin(job, job.resume.from.as_deref())?;
+pub fn begin(run: &Run) -> Result<String> {
+    run.check_claim()?;
+    std::fs::create_dir_all(&run.out).map_err(TrainError::io("create", &run.out))?;
+    let session = session(&run.out)?;
+    let path = run.out.join("config.json");
+    whole::write(&path, run.job.resolved.to_json()).map_err(TrainError::io("write", &path))?;
+    record::begin(run, run.resume.from.as_deref())?;
     Ok(session)
 }
 
@@ -35,32 +35,32 @@ pub fn begin(job: &Job) -> Result<String> {
 ///
 /// # Errors
 /// A folder that cannot be written.
-pub fn write_ledgers(job: &Job, ledgers: &[RankEnd]) -> Result<()> {
-    job.check_claim()?;
-    let reads = job.host.config_reads();
+pub fn write_ledgers(run: &Run, ledgers: &[RankEnd]) -> Result<()> {
+    run.check_claim()?;
+    let reads = run.host.config_reads();
     let settings: serde_json::Map<_, _> = reads
         .into_iter()
         .filter_map(|r| Some((r.key, r.value?.into())))
         .collect();
-    let first = job.local_ranks.plugin(job.local_ranks.here().start);
+    let first = run.local_ranks.plugin(run.local_ranks.here().start);
     let mut ledger = json!({
         "backend": {"name": first.name(), "version": first.version(), "settings": settings},
         "ranks": ledgers,
     });
-    if let Some(rows) = &job.rows {
+    if let Some(rows) = &run.layout.division.rows {
         ledger["micro_batch"] = rows.clone().into();
     }
-    if let Some(s) = &job.stages {
+    if let Some(s) = &run.layout.division.stages {
         let units: Vec<[u32; 2]> = s.stages.iter().map(|r| [r.start, r.end]).collect();
-        ledger["pipeline"] = json!({"units": units, "data_parallel_ranks": job.data_ranks(), "schedule": s.order.name()});
+        ledger["pipeline"] = json!({"units": units, "data_parallel_ranks": run.job.data_ranks(), "schedule": s.order.name()});
     }
-    if job.tensor_ranks() > 1 {
-        ledger["tensor_parallel"] = job.tensor_ranks().into();
+    if run.job.tensor_ranks() > 1 {
+        ledger["tensor_parallel"] = run.job.tensor_ranks().into();
     }
-    if job.computes.len() > 1 {
-        ledger["backends"] = json!(job.computes);
+    if run.computes.len() > 1 {
+        ledger["backends"] = json!(run.computes);
     }
-    let path = job.out.join("ledger.json");
+    let path = run.out.join("ledger.json");
     whole::write(&path, format!("{ledger:#}\n")).map_err(TrainError::io("write", &path))
 }
 
@@ -130,19 +130,19 @@ const CHUNK_ELEMENTS: u64 = 1 << 22;
 ///
 /// # Errors
 /// A damaged checkpoint; the disk. A model that was there before stays whole.
-pub fn model(job: &Job, checkpoint: &Checkpoint) -> Result<()> {
-    let config = job.hf_config();
-    let tokenizer = job.corpus.tokenizer().map(|t| &**t);
-    let folder = job.source.folder.as_ref();
+pub fn model(run: &Run, checkpoint: &Checkpoint) -> Result<()> {
+    let config = run.hf_config();
+    let tokenizer = run.reads.corpus.tokenizer().map(|t| &**t);
+    let folder = run.job.source.folder.as_ref();
     let extra = Companions {
-        tokenizer: job.data.tokenizer.as_ref().zip(tokenizer),
+        tokenizer: run.reads.spec.tokenizer.as_ref().zip(tokenizer),
         folder: folder.map(|f| f.dir.path.as_path()),
         config: &config,
     }
     .files()?;
-    job.check_claim()?;
-    let dir = job.out.join("model");
-    let dtype = match job.resolved.save_dtype() {
+    run.check_claim()?;
+    let dir = run.out.join("model");
+    let dtype = match run.job.resolved.save_dtype() {
         config::Dtype::F32 => Dtype::F32,
         config::Dtype::Bf16 => Dtype::BF16,
         config::Dtype::F16 => Dtype::F16,

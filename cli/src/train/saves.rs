@@ -5,7 +5,7 @@
 //! was there before it stays.
 
 use super::gate::Shared;
-use super::setup::Job;
+use super::setup::Run;
 use crate::start::blob;
 use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{
@@ -75,18 +75,18 @@ impl Saves {
     ///
     /// # Errors
     /// `checkpoint.sign_key` names no secret key.
-    pub fn new(job: &Job, shared: &Arc<Shared>, rank: u32, session: String) -> Result<Saves> {
-        let settings = &job.resolved.settings;
+    pub fn new(run: &Run, shared: &Arc<Shared>, rank: u32, session: String) -> Result<Saves> {
+        let settings = &run.job.resolved.settings;
         let key = settings.checkpoint.sign_key.as_ref().filter(|_| rank == 0);
         let key = key.map(|k| SecretKey::read(k.as_ref())).transpose()?;
         Ok(Saves {
             place: Arc::new(Place {
-                out: job.out.clone(),
+                out: run.out.clone(),
                 session,
                 rank: rank as usize,
-                world: job.ranks as usize,
+                world: run.job.ranks as usize,
                 keep: settings.run.keep_last as usize,
-                claim: job.claim.clone().filter(|_| rank == 0),
+                claim: run.claim.clone().filter(|_| rank == 0),
                 key: key.map(Arc::new),
             }),
             shared: shared.clone(),

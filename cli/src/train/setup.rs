@@ -1,83 +1,61 @@
 //! From a command line to a job: everything is checked here, before the first rank starts and before anything is written.
 
 use super::balance;
-use super::documents;
 use super::folder::{self, RunFolder};
-use super::offload::with_offload;
-use super::optimizer;
-use super::ready::{self, Layout, Ready};
+use super::layout::Layout;
+use super::ready::{self, Reads, Ready};
 use super::record::{Machine, Origin};
 use super::request::Request;
 use super::resume::{self, Resume};
-use super::specs::{precision, zero_spec};
 use super::trace::TraceSpec;
-use super::units::units;
 use crate::backend;
 use crate::found::{self, Found};
-use crate::model::Source;
+use crate::job::spec::compute_type;
+use crate::job::{Feed, Job, Shares, spec};
 use crate::processes::Processes;
 use crate::ranks::{LocalRanks, Ranks};
 use crate::train_error::{Result, TrainError};
-use crate::{config_file, objective, source, stages};
+use crate::{config_file, source};
 use crossweave_claim::Claim;
-use crossweave_config::{self as config, Config, Data, Dtype, Epoch, ReduceOrder, Resolved};
-use crossweave_data::{Batches, Columns, Corpus, DataSpec, Pass};
-use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Recompute, dry_run, plan_for};
+use crossweave_config::{Balance, Config, Data, ReduceOrder, Resolved};
+use crossweave_data::DataSpec;
+use crossweave_engine::RankSpec;
 use crossweave_hal::abi::{
     CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout as TensorLayout, op,
 };
 use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest, Plugin};
-use crossweave_mesh::{Axis, IslandOrder, Islands, Place};
+use crossweave_mesh::{IslandOrder, Islands};
 use crossweave_report::listed;
 use crossweave_tensor::Decompositions;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-/// Everything the ranks need; shared by reference.
-pub struct Job {
-    /// The config with nothing left open.
-    pub resolved: Resolved,
-    /// Ranks.
-    pub ranks: u32,
-    /// Those that run in this process, and their back ends.
+/// A job on the back ends of this process; shared by its ranks by reference.
+pub struct Run {
+    /// What every rank has in common.
+    pub job: Job,
+    /// What its steps read.
+    pub reads: Reads,
+    /// The ranks' shares of the work.
+    pub layout: Layout,
+    /// The ranks of this process, and their back ends.
     pub local_ranks: LocalRanks,
-    /// Who carries the collectives between processes, or between the back ends of this one.
+    /// What carries the collectives between processes, or between the back ends of this one.
     carrier: Option<Carrier>,
     /// Which ranks share a library of collectives, where they do not all.
     pub islands: Option<Islands>,
-    /// Who computes which ranks.
+    /// Which back end computes which ranks.
     pub computes: Vec<Computes>,
-    /// Optimizer steps of the whole run.
-    pub steps: u64,
-    /// Predictions in a sequence.
-    pub seq_len: u64,
-    /// The model.
-    pub source: Source,
-    /// The data.
-    pub corpus: Corpus,
-    /// What the corpus was opened with.
-    pub data: DataSpec,
-    /// Training batches.
-    pub batches: Batches,
-    /// Validation batches.
-    pub validation: Option<Batches>,
     /// Host services of the back ends.
     pub host: HostServices,
-    /// Sizes found in the dry runs, by the place on `mesh.tp` and the sequences of a micro-batch: those of rank 0 and even shares first.
-    dry: Vec<(u32, DryRun)>,
-    /// Sequences of each rank's micro-batch, where they are not the same.
-    pub rows: Option<Vec<u64>>,
-    /// The pipeline, as its first stage has it; none where every rank has the whole model.
-    pub stages: Option<PipelineSpec>,
     /// Output folder.
     pub out: PathBuf,
     /// Held by the process that writes there.
     pub claim: Option<Arc<Claim>>,
-    /// Where the run continues.
+    /// The checkpoint from which the run continues.
     pub resume: Resume,
-    /// Where its timeline goes.
+    /// The file of its timeline.
     pub trace: Option<TraceSpec>,
     /// Who runs it, for its record.
     pub origin: Origin,
@@ -149,7 +127,7 @@ impl Computes {
     }
 }
 
-/// What a process says of its ranks: see [`Job::rendezvous`].
+/// What a process says of its ranks: see [`Run::rendezvous`].
 #[derive(Deserialize)]
 struct Said {
     islands: Vec<u32>,
@@ -160,7 +138,7 @@ struct Said {
 ///
 /// # Errors
 /// Whatever is wrong with config, data, model, back end or output folder.
-pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> Result<Job> {
+pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> Result<Run> {
     // Rank 0 goes first and chooses the folder.
     let folder = match processes.filter(|p| !p.first()) {
         Some(p) => Some(p.folder()?),
@@ -226,23 +204,18 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
     let ready =
         ready.ok_or_else(|| TrainError::refused("the config makes no job", "report this"))?;
     let Ready {
-        resolved,
-        source,
-        spec,
-        corpus,
-        steps,
-        seq_len,
-        batches,
-        validation,
+        job,
+        reads,
         remarks,
-        layout: Layout { dry, stages },
+        layout,
     } = ready;
+    let resolved = &job.resolved;
     let compute = compute_type(resolved.dtype);
     let resume = match resume_from {
-        Some(dir) => resume::find(dir, &resolved, &corpus, &source, steps)?,
+        Some(dir) => resume::find(dir, resolved, &reads.corpus, &job.source, reads.steps)?,
         None => Resume::fresh(),
     };
-    let order = order(&resolved);
+    let order = order(resolved);
     // Of several processes they are known when those have agreed.
     let islands = match processes {
         Some(_) => None,
@@ -272,25 +245,16 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
         notes.for_each(|n| eprintln!("note: {n}"));
     }
     let lines = args.lines.every(resolved.settings.run.log_every);
-    let mut job = Job {
+    let mut run = Run {
+        job,
+        reads,
+        layout,
         origin,
         computes: local_ranks.backends().map(Computes::of).collect(),
         local_ranks,
         carrier,
         islands,
-        resolved,
-        ranks,
-        steps,
-        seq_len,
-        source,
-        corpus,
-        data: spec,
-        batches,
-        validation,
         host,
-        dry,
-        rows: None,
-        stages,
         out: folder.path,
         claim: folder.claim,
         resume,
@@ -299,67 +263,24 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
     };
     // Refused here, before the output folder exists, rather than after minutes of filling memory.
     let mut machines = vec![];
-    for (name, plugin, at) in job.local_ranks.backends() {
+    for (name, plugin, at) in run.local_ranks.backends() {
         let first = plugin.open(0).map_err(TrainError::from);
         let able = first.and_then(|first| {
             machines.push(first.info().ok().map(|i| Machine::of(&i)));
-            if job.resolved.settings.run.allow_host_ops {
-                backend::allow_host_ops(&first, &job.host, 0)?;
+            let keys = &run.job.resolved.settings.run;
+            if keys.allow_host_ops {
+                backend::allow_host_ops(&first, &run.host, 0)?;
             }
             capable(&first, compute)?;
-            graphs(&first, &job.resolved.settings.run.graphs)?;
-            at.iter().try_for_each(|r| job.fits_first(&first, *r, &at))
+            graphs(&first, &keys.graphs)?;
+            run.fits(&first, &at)
         });
-        able.map_err(|e| job.of(name, &at, e))?;
+        able.map_err(|e| run.of(name, &at, e))?;
     }
-    for (c, m) in job.computes.iter_mut().zip(machines) {
+    for (c, m) in run.computes.iter_mut().zip(machines) {
         m.into_iter().for_each(|m| c.knows(m));
     }
-    Ok(job)
-}
-
-/// The engine's name of a compute type.
-pub fn compute_type(dtype: Dtype) -> DType {
-    match dtype {
-        Dtype::F32 => DType::F32,
-        Dtype::Bf16 => DType::Bf16,
-        Dtype::F16 => DType::F16,
-    }
-}
-
-/// Tokens of a sample: the file's, the config's, or the model's longest.
-pub(super) fn sequence(corpus: &Corpus, data: &Data, source: &Source) -> Result<u64> {
-    let longest = source.spec.model().positions;
-    // Encoder and decoder read a part each, and rows of two texts have more than tokens.
-    let columns = corpus.sequence_len().and_then(|_| corpus.columns(0));
-    let given = columns.map(Columns::longest).or(corpus.sequence_len());
-    let (seq, key) = match (given, data) {
-        (Some(n), _) => (n as u64, "data.tokens"),
-        (None, Data::Text(d)) => (
-            d.seq_len.unwrap_or(longest.min(objective::sample(data))),
-            "data.seq_len",
-        ),
-        (None, Data::Tokens(_)) => (longest, "data.tokens"),
-    };
-    if seq > longest {
-        return Err(TrainError::refused(
-            format!("{key}: sequences of {seq} tokens do not fit a model of {longest} positions"),
-            "shorten the sequences, or raise n_positions / max_position_embeddings",
-        ));
-    }
-    Ok(seq)
-}
-
-/// One pass over the training data, for `run.epochs`.
-pub(super) fn epoch(corpus: &Corpus, seq_len: u64) -> Result<Epoch> {
-    Ok(match corpus.pass(seq_len as usize)? {
-        Pass::Tokens(tokens) => Epoch::Tokens {
-            tokens,
-            sample: seq_len,
-        },
-        Pass::Samples(samples) => Epoch::Samples(samples),
-        Pass::Steps(steps) => Epoch::Steps(steps),
-    })
+    Ok(run)
 }
 
 /// In which order sums over islands add.
@@ -376,7 +297,7 @@ fn islands_of(all: Vec<u32>, order: IslandOrder) -> Option<Islands> {
     several.then(|| Islands::new(&all, order))
 }
 
-impl Job {
+impl Run {
     /// Is the output folder still this job's? Asked before each file of it is written or replaced.
     ///
     /// # Errors
@@ -419,139 +340,64 @@ impl Job {
         }
         self.computes = computes;
         if !p.process_map.is_single() {
-            self.islands = islands_of(all, order(&self.resolved));
+            self.islands = islands_of(all, order(&self.job.resolved));
         }
         Ok(())
     }
 
-    /// Divides the batch as `run.balance` says, once all ranks of all processes are prepared.
+    /// Divides the work as `run.balance` says, once all ranks of all processes are prepared.
     ///
     /// # Errors
     /// A speed that cannot be measured; a share that does not fit its rank's device.
-    pub fn balance(&mut self, processes: Option<&Processes>) -> Result<()> {
-        if self.stages.is_some() {
-            return self.balance_stages(processes);
+    pub fn balance(mut self, processes: Option<&Processes>) -> Result<Run> {
+        let by = self.job.resolved.settings.run.balance();
+        if matches!(by, None | Some(Balance::Even)) {
+            return Ok(self);
         }
-        let Some(rows) = balance::divide(self, processes)? else {
-            return Ok(());
+        let speeds = balance::speeds(&self, processes)?;
+        let shares = match &speeds {
+            Some(speeds) => Shares::Measured(speeds),
+            None => Shares::Given,
         };
         let null = backend::open_linked("null", &self.host)?.open(0)?;
-        let units = units(&self.source, &self.resolved, &self.place(0))?;
-        for n in &rows {
-            if self.dry.iter().all(|(_, d)| d.shape.0 != *n) {
-                let compute = compute_type(self.resolved.dtype);
-                let dry = dry_run(&null, &units, compute, *n, self.seq_len)?;
-                self.dry.push((0, dry));
-            }
-        }
-        self.batches = self.batches.clone().divided(&rows)?;
-        if let Some(batches) = &mut self.validation {
-            *batches = batches.clone().divided(&rows)?;
-        }
-        self.rows = Some(rows);
-        for (name, plugin, at) in self.local_ranks.backends() {
-            // The plan of the largest share takes the most memory.
-            let most = at
-                .iter()
-                .max_by_key(|r| self.batches.micro_batch(u64::from(**r)));
-            let Some(most) = most else { continue };
-            let first = plugin.open(0).map_err(TrainError::from);
-            let fits = first.and_then(|first| self.fits(&first, *most));
-            fits.map_err(|e| self.of(name, &[*most], e))?;
-        }
-        Ok(())
-    }
-
-    /// Divides the units over the pipeline's stages by how fast their ranks are found to be, where `run.balance` says so.
-    fn balance_stages(&mut self, processes: Option<&Processes>) -> Result<()> {
-        let Some(speeds) = balance::of_stages(self, processes)? else {
-            return Ok(());
-        };
-        let units = units(&self.source, &self.resolved, &self.place(0))?;
-        let cut = stages::of(&self.resolved, &units, &self.dry[0].1, Some(&speeds))?;
-        if let Some(cut) = cut
-            .as_ref()
-            .filter(|_| processes.is_none_or(Processes::first))
+        let before = self.layout.division.clone();
+        self.layout = self.layout.divided(&null, &self.job, shares)?;
+        let division = &self.layout.division;
+        if let Some(speeds) = speeds
+            && processes.is_none_or(Processes::first)
         {
-            let each: Vec<String> = speeds.iter().map(|s| format!("{s:.3}")).collect();
-            eprintln!(
-                "note: run.balance: ranks do {} sequences a second, and the stages run units {}; `--set 'mesh.pp_layers=\"{}\"' --set 'run.balance=\"even\"'` repeats this division",
-                each.join(", "),
-                stages::in_words(cut),
-                stages::as_key(cut),
-            );
+            balance::say(&self.job, division, &speeds);
         }
-        self.stages = cut;
+        if *division == before {
+            return Ok(self);
+        }
+        if let Some(rows) = &division.rows {
+            self.reads.batches = self.reads.batches.divided(rows)?;
+            let held_back = self.reads.validation.take();
+            self.reads.validation = held_back.map(|b| b.divided(rows)).transpose()?;
+        }
         for (name, plugin, at) in self.local_ranks.backends() {
             let first = plugin.open(0).map_err(TrainError::from);
-            let fits = first
-                .and_then(|first| at.iter().try_for_each(|r| self.fits_first(&first, *r, &at)));
+            let fits = first.and_then(|first| self.fits(&first, &at));
             fits.map_err(|e| self.of(name, &at, e))?;
         }
-        Ok(())
+        Ok(self)
     }
 
-    /// Data-parallel ranks: of each stage, where there are stages.
-    pub fn data_ranks(&self) -> u32 {
-        self.place(0).length(Axis::Dp)
-    }
-    /// Ranks over which each layer is cut.
-    pub fn tensor_ranks(&self) -> u32 {
-        self.place(0).length(Axis::Tp)
+    /// Whether there is room on a device for what each class of the ranks `at` does.
+    fn fits(&self, device: &Device, at: &[u32]) -> Result<()> {
+        let firsts = self.layout.firsts(at);
+        let mut each = firsts.into_iter();
+        each.try_for_each(|rank| self.layout.fits(&self.job, device, rank))
     }
 
-    /// Where a rank stands.
-    pub fn place(&self, rank: u32) -> Place {
-        self.resolved.mesh.place(rank)
-    }
-
-    /// Sizes of what a rank does.
-    pub fn dry(&self, rank: u32) -> &DryRun {
-        let place = self.place(rank);
-        let rows = self.batches.micro_batch(place.at(Axis::Dp).into());
-        let of = |at: u32| {
-            self.dry
-                .iter()
-                .find(|(tp, d)| (*tp, d.shape.0) == (at, rows))
-        };
-        let own = of(place.at(Axis::Tp)).or_else(|| of(0));
-        &own.unwrap_or(&self.dry[0]).1
-    }
-
-    /// The same for the first rank of each stage among `at`: the others of a stage do what it does.
-    fn fits_first(&self, device: &Device, rank: u32, at: &[u32]) -> Result<()> {
-        let stage = |r: u32| self.place(r).at(Axis::Pp);
-        let first = at.iter().find(|r| stage(**r) == stage(rank));
-        match first {
-            Some(first) if *first == rank => self.fits(device, rank),
-            _ => Ok(()),
-        }
-    }
-
-    /// Is there room on a device for what a rank does?
-    fn fits(&self, device: &Device, rank: u32) -> Result<()> {
-        let spec = with_offload(self.rank_spec(rank), &self.resolved, device, true);
-        plan_for(device, &spec, self.dry(rank))?;
-        Ok(())
-    }
-
-    /// Holds the plans of all pipeline stages against each other before any is run: each collective has its members, each send its receive,
-    /// and nobody waits for ever. The ranks of a stage have one plan, so that this is for jobs that have stages.
+    /// Holds the plans of all ranks against each other before any is run: see [`Layout::check_world`].
     ///
     /// # Errors
     /// The first law that is broken, with the rank.
     pub fn check_world(&self) -> Result<()> {
-        let mesh = self.resolved.mesh;
         let null = backend::open_linked("null", &self.host)?.open(0)?;
-        let plan = |stage: u32| -> Result<_> {
-            let rank = mesh.place(0).stage(stage).job_rank();
-            let spec = with_offload(self.rank_spec(rank), &self.resolved, &null, true);
-            Ok(plan_for(&null, &spec, self.dry(rank))?)
-        };
-        let plans: Vec<_> = (0..mesh.length(Axis::Pp))
-            .map(plan)
-            .collect::<Result<_>>()?;
-        stages::agree(&mesh, &plans, |rank| self.rank_spec(rank))
+        self.layout.check_world(&self.job, &null)
     }
 
     /// An error of some ranks, where there are several back ends.
@@ -576,7 +422,7 @@ impl Job {
     /// The same beside the job: see [`LocalRanks::device_apart`].
     ///
     /// # Errors
-    /// As [`Job::device`].
+    /// As [`Run::device`].
     pub fn device_apart(&self, rank: u32) -> Result<Device> {
         self.outfit(self.local_ranks.device_apart(rank)?, rank)
     }
@@ -585,7 +431,7 @@ impl Job {
         if let Some(carrier) = &self.carrier {
             device.carry(carrier);
         }
-        if self.resolved.settings.run.allow_host_ops {
+        if self.job.resolved.settings.run.allow_host_ops {
             backend::allow_host_ops(&device, &self.host, rank)?;
         }
         Ok(device)
@@ -593,68 +439,27 @@ impl Job {
 
     /// What rank `rank` is to do.
     pub fn rank_spec(&self, rank: u32) -> RankSpec {
-        let place = self.place(rank);
-        let rows = self.batches.micro_batch(place.at(Axis::Dp).into());
-        RankSpec {
-            islands: self.islands.clone(),
-            batch: rows,
-            weight: rows as f64 / self.resolved.batch.micro as f64,
-            documents: documents::of(&self.resolved.data, self.corpus.tokenizer().map(|t| &**t)),
-            pipeline: self.stages.clone(),
-            ..rank_spec(&self.resolved, place, self.seq_len)
-        }
+        let mut own = spec(&self.job, &self.layout.division, self.job.place(rank));
+        own.islands = self.islands.clone();
+        own
+    }
+
+    /// The batches of a rank.
+    pub fn feed(&self, rank: u32) -> Feed {
+        let reads = (&self.reads.batches, self.reads.validation.as_ref());
+        Feed::new(
+            &self.job,
+            reads,
+            &self.layout.division,
+            self.job.place(rank),
+        )
     }
 
     /// `config.json` of the trained model.
     pub fn hf_config(&self) -> serde_json::Value {
-        let tokenizer = self.corpus.tokenizer();
-        self.source.hf_config(tokenizer.and_then(|t| t.eod()))
+        let tokenizer = self.reads.corpus.tokenizer();
+        self.job.source.hf_config(tokenizer.and_then(|t| t.eod()))
     }
-}
-
-/// The engine's form of a resolved config, for one rank.
-pub fn rank_spec(r: &Resolved, place: Place, seq_len: u64) -> RankSpec {
-    let recompute = r.model.recompute();
-    RankSpec {
-        place,
-        seed: r.seed,
-        compute: compute_type(r.dtype),
-        micro_batches: r.batch.accumulation as u32,
-        batch: r.batch.micro,
-        weight: 1.0,
-        seq_len,
-        clip: r.settings.gradient_clipping,
-        optim: optimizer::of_resolved(&r.settings),
-        recompute: match recompute {
-            config::Recompute::None => Recompute::None,
-            config::Recompute::Full => Recompute::Full,
-            config::Recompute::Selective => Recompute::Selective,
-        },
-        bucket_bytes: bucket_bytes(&r.settings),
-        overlap: r
-            .settings
-            .zero_optimization
-            .overlap_comm
-            .unwrap_or(r.settings.run.overlap),
-        // By default long enough for a peer that writes a large checkpoint on a slow disk; a rank that fails aborts the others at once.
-        timeout: Some(comm_timeout(r.settings.run.comm_timeout_s)),
-        zero: zero_spec(&r.settings.zero_optimization),
-        precision: precision(r),
-        offload: None,
-        pipeline: None,
-        canonical: r.settings.run.canonical_shards.map(|n| n as u32),
-        islands: None,
-        graphs: false,
-        documents: documents::of(&r.data, None),
-        labelled: documents::labelled(&r.data),
-    }
-}
-
-/// `run.comm_timeout_s`; what is beyond any clock is for ever.
-fn comm_timeout(seconds: f64) -> Duration {
-    let forever = Duration::from_secs(u32::MAX.into());
-    let asked = Duration::try_from_secs_f64(seconds).unwrap_or(forever);
-    asked.clamp(Duration::from_millis(1), forever)
 }
 
 /// The back ends of the ranks of this process.
@@ -730,16 +535,5 @@ pub fn graphs(device: &Device, wanted: &str) -> Result<bool> {
         "on" => Ok(true),
         "auto" if offered => Ok(device.info()?.caps & CAP_GRAPHS_PAY != 0),
         _ => Ok(false),
-    }
-}
-
-/// DeepSpeed's own bucket, which its configs write out: half a billion elements, more than most models have.
-const DEEPSPEED_BUCKET: u64 = 500_000_000;
-
-/// Bytes of gradients reduced at once: `reduce_bucket_size` where it was chosen, else `run.bucket_mb`.
-fn bucket_bytes(s: &config::Settings) -> u64 {
-    match s.zero_optimization.reduce_bucket_size {
-        DEEPSPEED_BUCKET => (s.run.bucket_mb * (1u64 << 20) as f64) as u64,
-        elements => elements.saturating_mul(4),
     }
 }

@@ -1,7 +1,7 @@
 //! The closing table of a run.
 
 use super::metrics::StepRecord;
-use super::setup::{Computes, Job};
+use super::setup::{Computes, Run};
 use crate::say::say;
 use crossweave_engine::{GraphCounts, RankLedger};
 use crossweave_report::listed;
@@ -59,13 +59,13 @@ impl Summary {
 }
 
 /// Prints the table and the sample.
-pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
+pub fn print(run: &Run, s: &Summary, ledgers: &[RankLedger]) {
     let mut rows: Vec<(&str, String)> = vec![];
     let trained = s.steps.saturating_sub(s.begun);
     let mut steps = format!(
         "{} of {}, {} tokens in {}",
         s.steps,
-        job.steps,
+        run.reads.steps,
         HumanCount(s.tokens.round() as u64),
         clock(s.seconds)
     );
@@ -81,11 +81,12 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
     }
     if s.seconds > 0.0 {
         let speed = s.tokens / s.seconds;
-        let flops = job
+        let flops = run
+            .job
             .source
             .spec
             .model()
-            .flops_per_token(job.tokens_per_row())
+            .flops_per_token(run.job.tokens_per_row())
             * speed;
         rows.push((
             "speed",
@@ -98,26 +99,26 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
     }
     let peak = |l: &RankLedger| l.memory.total.peak;
     if let Some(most) = ledgers.iter().map(peak).max() {
-        let (ranks, threads) = match job.ranks {
+        let (ranks, threads) = match run.job.ranks {
             1 => ("1 rank".to_string(), ""),
             n => (format!("{n} ranks"), " each at most"),
         };
         let line = format!(
             "{}{threads} at the peak, {ranks} on {}",
             Size(most),
-            backends(job)
+            backends(run)
         );
         rows.push(("device memory", line));
     }
-    if let Some(shares) = &job.rows {
+    if let Some(shares) = &run.layout.division.rows {
         let shares: Vec<String> = shares.iter().map(u64::to_string).collect();
         rows.push((
             "shares",
             format!("{} sequences of a micro-batch, by rank", shares.join(", ")),
         ));
     }
-    if let Some(s) = &job.stages {
-        let data = job.data_ranks() * job.tensor_ranks();
+    if let Some(s) = &run.layout.division.stages {
+        let data = run.job.data_ranks() * run.job.tensor_ranks();
         rows.push((
             "pipeline",
             format!(
@@ -128,23 +129,23 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
             ),
         ));
     }
-    if job.tensor_ranks() > 1 {
-        let tp = job.tensor_ranks();
-        let (and, but) = match job.source.cuts_vocabulary(tp.into()) {
+    if run.job.tensor_ranks() > 1 {
+        let tp = run.job.tensor_ranks();
+        let (and, but) = match run.job.source.cuts_vocabulary(tp.into()) {
             true => (" and the vocabulary", ""),
             false => ("", "; the vocabulary is whole on each"),
         };
-        let groups = job.data_ranks();
+        let groups = run.job.data_ranks();
         let line = format!("each layer{and} over {tp} ranks, {groups} of these groups{but}");
         rows.push(("tensor", line));
     }
-    let reductions = crate::reductions::of_run(&job.rank_spec(0), &job.dry(0).units);
+    let reductions = crate::reductions::of_run(&run.rank_spec(0), &run.layout.dry(0).units);
     rows.extend(reductions.map(|line| ("gradients", line)));
     rows.extend(bridge(ledgers).map(|line| ("bridge", line)));
     rows.extend(graphs(ledgers).map(|line| ("graphs", line)));
-    let params: u64 = job.dry(0).params;
+    let params: u64 = run.layout.dry(0).params;
     rows.push(("parameters", HumanCount(params).to_string()));
-    rows.push(("files", files(job, s)));
+    rows.push(("files", files(run, s)));
     let width = rows.iter().map(|(k, _)| k.len()).max().unwrap_or(0);
     say!();
     for (key, value) in rows {
@@ -156,8 +157,8 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
 }
 
 /// The back ends of the ranks, with their ranks where there are several.
-fn backends(job: &Job) -> String {
-    let all = &job.computes;
+fn backends(run: &Run) -> String {
+    let all = &run.computes;
     let one = |c: &Computes| match all.len() {
         1 => c.named.clone(),
         _ => format!("{} ({})", c.named, listed(&c.ranks)),
@@ -201,13 +202,13 @@ fn graphs(ledgers: &[RankLedger]) -> Option<String> {
     (!all.is_empty()).then_some(line)
 }
 
-fn files(job: &Job, s: &Summary) -> String {
-    let model = match s.stopped || job.local_ranks.has_null() {
+fn files(run: &Run, s: &Summary) -> String {
+    let model = match s.stopped || run.local_ranks.has_null() {
         true => "",
         false => "model/ ",
     };
     format!(
         "{}: {model}metrics.jsonl ledger.json config.json run.json checkpoints/",
-        job.out.display()
+        run.out.display()
     )
 }

@@ -3,7 +3,7 @@
 
 use super::gate::Shared;
 use super::rank::{self, Ended};
-use super::setup::Job;
+use super::setup::Run;
 use crate::processes::Voice;
 use crate::train_error::TrainError;
 use crossweave_hal::Awake;
@@ -19,15 +19,15 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Runs the ranks of this process; what each of them leaves, where it ends. A rank that fails or panics is recorded in `shared`, which
 /// stops the others.
-pub fn run(job: &Arc<Job>, shared: &Arc<Shared>, voice: Option<&Voice>) -> Vec<Ended> {
+pub fn run(run: &Arc<Run>, shared: &Arc<Shared>, voice: Option<&Voice>) -> Vec<Ended> {
     let (ended, ends) = channel();
     let mut open = vec![];
-    for rank in job.local_ranks.here() {
-        let (job, shared) = (job.clone(), shared.clone());
+    for rank in run.local_ranks.here() {
+        let (run, shared) = (run.clone(), shared.clone());
         let (voice, ended) = (voice.cloned(), ended.clone());
         let thread = std::thread::Builder::new().name(format!("rank {rank}"));
         let failed = shared.clone();
-        let body = move || one(&job, &shared, voice.as_ref(), rank, &ended);
+        let body = move || one(&run, &shared, voice.as_ref(), rank, &ended);
         match thread.spawn(body) {
             Ok(thread) => open.push((rank, thread)),
             Err(e) => {
@@ -78,7 +78,7 @@ pub fn run(job: &Arc<Job>, shared: &Arc<Shared>, voice: Option<&Voice>) -> Vec<E
 
 /// The thread of a rank.
 fn one(
-    job: &Job,
+    run: &Run,
     shared: &Arc<Shared>,
     voice: Option<&Voice>,
     rank: u32,
@@ -97,14 +97,14 @@ fn one(
         let e = TrainError::on_rank(rank, e);
         let (said, news) = (e.to_string(), !e.is_secondary());
         shared.fail(e);
-        match job.local_ranks.here().len() {
+        match run.local_ranks.here().len() {
             _ if !news => {}
             1 => voice.say(&said),
             // The other ranks of this process may take a while, and the others see already that this one is gone.
             _ => voice.report(rank, &said, &words),
         }
     };
-    let body = AssertUnwindSafe(|| rank::run(job, shared, rank, &fail));
+    let body = AssertUnwindSafe(|| rank::run(run, shared, rank, &fail));
     let end = catch_unwind(body).unwrap_or_else(|_| {
         fail(rank::panicked(rank));
         None

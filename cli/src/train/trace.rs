@@ -4,7 +4,7 @@
 //! survives a failure. At the end, however it comes, the parts are put together: a rank is a process of the timeline, a stream a thread.
 
 use super::flows::Flows;
-use super::setup::Job;
+use super::setup::Run;
 use crate::outputs;
 use crate::train_error::{Result, TrainError};
 use crossweave_claim::Claim;
@@ -258,15 +258,15 @@ impl RankTrace {
     ///
     /// # Errors
     /// A file that cannot be written; a device without events.
-    pub fn begin(job: &Job, rank: u32, trainer: &mut Trainer) -> Result<Option<RankTrace>> {
-        let Some(spec) = &job.trace else {
+    pub fn begin(run: &Run, rank: u32, trainer: &mut Trainer) -> Result<Option<RankTrace>> {
+        let Some(spec) = &run.trace else {
             return Ok(None);
         };
         let device = trainer.device().clone();
         let tracer = Tracer::new(&device, spec.origin)?;
         trainer.timeline(tracer.clone());
         let mut meetings = vec![];
-        if job.local_ranks.here().len() < job.ranks as usize {
+        if run.local_ranks.here().len() < run.job.ranks as usize {
             for _ in 0..MEETINGS {
                 trainer.mean(0.0)?;
                 meetings.push(tracer.now().as_nanos() as f64 / 1e3);
@@ -298,7 +298,7 @@ impl RankTrace {
             "host": read("/proc/sys/kernel/hostname").trim(),
             "clock_id": read("/proc/sys/kernel/random/boot_id").trim(),
             "unix_us": spec.unix_us,
-            "backend": job.local_ranks.plugin(rank).name(),
+            "backend": run.local_ranks.plugin(rank).name(),
             "device_times": times,
             "device_clock_uncertainty_us": trace.tracer.uncertainty().as_nanos() as f64 / 1e3,
             "meetings": meetings,

@@ -4,7 +4,7 @@ use crate::job_error::{JobError, Result};
 use crate::source::is_indexed;
 use crossweave_config::{Data, DataFormat, Objective};
 use crossweave_data::Tokenizer;
-use crossweave_engine::Documents;
+use crossweave_planner::Documents;
 
 /// What begins anew behind the last token of a document.
 pub fn of(data: &Data, tokenizer: Option<&Tokenizer>) -> Option<Documents> {

@@ -1,0 +1,155 @@
+//! How the ranks divide the work: the sequences of a micro-batch, and the units over pipeline stages. One answer for `train`, `plan` and
+//! `explain`.
+
+use super::Job;
+use crate::job_error::{JobError, Result};
+use crossweave_config::{Balance, Layers};
+use crossweave_data::shares;
+use crossweave_mesh::{Axis, Place};
+use crossweave_plan::UnitFacts;
+use crossweave_planner::{PipelineOrder, PipelineSpec};
+use crossweave_tensor::UnitDecl;
+
+/// Sequences of each rank, and units of each stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Division {
+    /// Sequences of each data-parallel rank's micro-batch; none where all take the same.
+    pub rows: Option<Vec<u64>>,
+    /// Units of each pipeline stage; none where every rank has the whole model.
+    pub stages: Option<PipelineSpec>,
+}
+
+/// By what the work is divided.
+#[derive(Clone, Copy, Debug)]
+pub enum Shares<'a> {
+    /// Every rank takes as many sequences. Stages have the layers or the weights of the config, else equal numbers of units.
+    Even,
+    /// Ranks take sequences by the weights of the config too.
+    Given,
+    /// By how fast each rank of the job was found to be.
+    Measured(&'a [f64]),
+}
+
+/// What the first rank's dry run found: sizes of each unit, and the batch and sequence length that they are of.
+pub type Sizes<'a> = (&'a [UnitFacts], (u64, u64));
+
+impl Division {
+    /// Divides a job.
+    ///
+    /// # Errors
+    /// More stages than units, or numbers of units that are not the model's; as [`Job::units`].
+    pub fn new(job: &Job, sizes: Sizes<'_>, shares: Shares<'_>) -> Result<Division> {
+        let stages = stages(job, sizes, shares)?;
+        let rows = match &stages {
+            Some(_) => None,
+            None => rows(job, shares),
+        };
+        Ok(Division { rows, stages })
+    }
+
+    /// Sequences of the micro-batch of the rank at a place.
+    pub fn rows_of(&self, job: &Job, place: &Place) -> u64 {
+        let own = |rows: &Vec<u64>| rows.get(place.at(Axis::Dp) as usize).copied();
+        let own = self.rows.as_ref().and_then(own);
+        own.unwrap_or(job.resolved.batch.micro)
+    }
+}
+
+/// Sequences of each rank's micro-batch; none where all take the same.
+fn rows(job: &Job, by: Shares<'_>) -> Option<Vec<u64>> {
+    let micro = job.resolved.batch.micro;
+    let total = micro * u64::from(job.ranks);
+    let rows = match (by, job.resolved.settings.run.balance()) {
+        (Shares::Measured(speeds), _) => shares(total, speeds),
+        (Shares::Given, Some(Balance::Weights(w))) => shares(total, &w),
+        _ => return None,
+    };
+    Some(rows).filter(|rows| rows.iter().any(|r| *r != micro))
+}
+
+/// The stages of a job; none where there is one.
+fn stages(job: &Job, sizes: Sizes<'_>, by: Shares<'_>) -> Result<Option<PipelineSpec>> {
+    let r = &job.resolved;
+    let mesh = &r.settings.mesh;
+    let stages = mesh.pp.max(1);
+    if stages == 1 {
+        return Ok(None);
+    }
+    let units = job.units(&job.place(0))?;
+    let n = units.len() as u64;
+    if stages > n {
+        return Err(JobError::refused(
+            format!(
+                "mesh.pp: {stages} pipeline stages, and the model has {n} units; every stage needs one unit at least"
+            ),
+            format!("set it to {n} or less"),
+        ));
+    }
+    let order = PipelineOrder::from_name(&mesh.pp_schedule).unwrap_or_default();
+    if let Some(Layers::Each(each)) = mesh.layers() {
+        return given(&each, n, order).map(Some);
+    }
+    let weights = match (by, r.settings.run.balance()) {
+        (Shares::Measured(speeds), _) => Some(speeds.to_vec()),
+        (_, Some(Balance::Weights(w))) => Some(w),
+        _ => None,
+    };
+    Ok(Some(match weights {
+        Some(w) => {
+            // All ranks of a stage take the same sequences: it is as fast as the slowest of them.
+            let mut each = vec![f64::INFINITY; stages as usize];
+            for (rank, w) in (0..r.mesh.world_size()).zip(w) {
+                let stage = r.mesh.place(rank).at(Axis::Pp) as usize;
+                each[stage] = each[stage].min(w);
+            }
+            PipelineSpec::weighted(&costs(&units, sizes), &each, order)
+        }
+        None => PipelineSpec::even(n as u32, stages as u32, order),
+    }))
+}
+
+fn given(each: &[u64], n: u64, order: PipelineOrder) -> Result<PipelineSpec> {
+    let sum = each.iter().fold(0u64, |a, b| a.saturating_add(*b));
+    if sum != n {
+        return Err(JobError::refused(
+            format!("mesh.pp_layers: {sum} units over the stages, and the model has {n}"),
+            format!("give {n} in all: the embedding is one, each layer is one, the head is one"),
+        ));
+    }
+    let mut start = 0u32;
+    let stages = each.iter().map(|count| {
+        let range = start..start + *count as u32;
+        start = range.end;
+        range
+    });
+    Ok(PipelineSpec {
+        stages: stages.collect(),
+        order,
+    })
+}
+
+/// What the units cost against each other: the elements of the matrices a token meets, its own and those it is tied to, and attention's look at
+/// the other tokens. The first unit looks rows up and multiplies nothing.
+fn costs(units: &[UnitDecl], (found, (batch, seq)): Sizes<'_>) -> Vec<f64> {
+    let last = units.len() - 1;
+    let matrices = |u: usize| -> u64 {
+        let own = units[u].params.iter();
+        let lent = units[u].borrowed.iter().map(|(o, p)| &units[*o].params[*p]);
+        let all = own.chain(lent).filter(|p| p.shape.rank() > 1);
+        all.map(|p| p.shape.numel()).sum()
+    };
+    let one = |u: usize| -> f64 {
+        match u {
+            0 => 0.0,
+            u if u == last => matrices(u) as f64,
+            // Each token meets every other twice, as wide as the hidden state is.
+            u => {
+                let f = &found[u];
+                let element = (f.param_bytes / f.params.max(1)).max(1);
+                let width = f.flow_bytes / (element * batch * seq).max(1);
+                matrices(u) as f64 + (2 * seq * width) as f64
+            }
+        }
+    };
+    (0..units.len()).map(one).collect()
+}
