@@ -123,6 +123,8 @@ fn finished(s: &Scratch, mut c: Command, args: &[String]) -> Command {
         .env("CROSSWEAVE_CACHE", s.path("cache"))
         .env("OMPI_MCA_mpi_yield_when_idle", "1")
         .env("OMPI_MCA_odls_base_sigkill_timeout", "4")
+        // Daemons of hosts that are cut off or removed leave 10 MB each in their folder.
+        .env("OMPI_MCA_orte_tmpdir_base", s.dir.path())
         .env_remove("CROSSWEAVE_PLUGIN_PATH")
         .stdin(Stdio::null());
     c
