@@ -90,6 +90,9 @@ fn examples(d: &config::TextData) -> Option<Examples> {
         None | Some(DataFormat::Text) => return None,
         Some(DataFormat::PromptCompletion) => Rows::PromptCompletion,
         Some(DataFormat::Messages) => Rows::Messages,
+        Some(DataFormat::ShareGpt) => Rows::ShareGpt,
+        Some(DataFormat::Alpaca) => Rows::Alpaca,
+        Some(DataFormat::Tokens) => Rows::Tokens,
     };
     Some(Examples {
         rows,

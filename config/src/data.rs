@@ -108,7 +108,7 @@ impl Resolver<'_> {
         if text {
             if data.loss_on == Some(LossOn::Completion) {
                 let what = "text has no completion: every token of a document counts";
-                let fix = "set data.format to prompt_completion or messages, or remove it";
+                let fix = "set data.format to that of the examples, or remove it";
                 self.error("data.loss_on", what, fix);
             } else if data.loss_on.take().is_some() {
                 let what = "has no effect: every token of text counts anyway";
@@ -116,17 +116,23 @@ impl Resolver<'_> {
             }
             if data.chat_template.is_some() {
                 let what = "only messages are written by a template";
-                let fix = "set data.format to messages, or remove it";
+                let fix = "set data.format to that of the messages, or remove it";
                 self.error("data.chat_template", what, fix);
             }
             return;
         }
-        let messages = data.format == Some(DataFormat::Messages);
         data.loss_on = data.loss_on.or(Some(LossOn::Completion));
-        let fields = match messages {
-            true => "messages",
-            false => "prompt and completion",
+        let fields = match data.format {
+            Some(DataFormat::ShareGpt) => "conversations",
+            Some(DataFormat::Alpaca) => "instruction, input and output",
+            Some(DataFormat::Tokens) => "input_ids and labels",
+            Some(DataFormat::PromptCompletion) => "prompt and completion",
+            _ => "messages",
         };
+        if data.format == Some(DataFormat::Tokens) && data.chat_template.is_some() {
+            let what = "only messages are written by a template";
+            self.error("data.chat_template", what, "remove it");
+        }
         if field {
             let what = format!("the fields of these examples are {fields}");
             self.error("data.field", what, "remove it, or rename the fields");
@@ -170,12 +176,20 @@ impl Resolver<'_> {
                 self.warn(path, what, "remove it");
             }
         }
-        if messages && data.append_eod.take().is_some() {
-            let what = "has no effect: the chat template writes what ends a turn";
+        let [ends, begins] = match data.format {
+            Some(DataFormat::PromptCompletion) => return,
+            Some(DataFormat::Tokens) => ["the tokens of a row are all there are"; 2],
+            _ => [
+                "the chat template writes what ends a turn",
+                "the chat template writes what begins a text",
+            ],
+        };
+        if data.append_eod.take().is_some() {
+            let what = format!("has no effect: {ends}");
             self.warn("data.append_eod", what, "remove it");
         }
-        if messages && data.add_bos.take().is_some() {
-            let what = "has no effect: the chat template writes what begins a text";
+        if data.add_bos.take().is_some() {
+            let what = format!("has no effect: {begins}");
             self.warn("data.add_bos", what, "remove it");
         }
     }

@@ -147,6 +147,13 @@ pub enum DataFormat {
     PromptCompletion,
     /// Conversations of `messages`.
     Messages,
+    /// Conversations of ShareGPT.
+    #[serde(rename = "sharegpt")]
+    ShareGpt,
+    /// Instructions of Alpaca.
+    Alpaca,
+    /// Tokens that are made already.
+    Tokens,
 }
 
 /// `data.loss_on`.

@@ -224,9 +224,9 @@ const TEXT_DATA: Table = Table {
         text("jsonl_field", "", "older name of field").example("\"content\""),
         word(
             "format",
-            &["text", "prompt_completion", "messages"],
+            &["text", "prompt_completion", "messages", "sharegpt", "alpaca", "tokens"],
             "",
-            "what a row of the data is: a document of text; an example with prompt and completion; or a conversation with messages of role and content. An example is a sample of its own; absent = text",
+            "what a row of the data is: a document of text; an example with prompt and completion; a conversation with messages of role and content, or with conversations of from and value (sharegpt); an instruction with input and output (alpaca); or input_ids with labels (tokens). An example is a sample of its own; absent = text",
         ),
         word(
             "loss_on",

@@ -6,14 +6,14 @@
 use crate::atomic::{AtomicFile, write_file};
 use crate::cache::{Hash, corpus_hash, hash_files, hex};
 use crate::error::{DataError, Result};
-use crate::example::ExampleReader;
+use crate::example::{ExampleReader, READ};
 use crate::index_file::{Index, TokenType};
 use crate::indexed::{IndexedDataset, pair};
 use crate::progress::{Phase, Progress};
 use crate::report::{BuildReport, rows_as_text};
 use crate::source::{
-    Form, JsonRows, LONGEST_LINE, Packing, STRETCH, SourceFile, Tap, arrow, as_rows, csv,
-    list_cargo, list_files, parquet, read_file, row_error, stream_file, total_bytes,
+    Form, JsonRows, LONGEST_LINE, Packing, Row, STRETCH, SourceFile, Tap, arrow, as_rows, csv,
+    list_cargo, list_files, parquet, read_file, row_error, stream_file, table_rows, total_bytes,
 };
 use crate::spec::Source;
 use crate::task::{Document, Recipe, Task, check_unchanged, too_long, uncut};
@@ -340,6 +340,13 @@ impl Writer {
         let mut hasher = Sha256::new();
         stream_file(path, |piece| hasher.update(piece))?;
         check_unchanged(path, hasher, hash)?;
+        if let Recipe::Examples(_) = recipe {
+            return table_rows(file, READ, &mut |row: Row| {
+                let (weight, path) = (row.bytes.len() as u64, path.clone());
+                self.push(Task::Row { path, row }, weight, recipe, tokenizer, progress)?;
+                Ok(true)
+            });
+        }
         let mut eat = |text: &str| {
             let (weight, path, text) = (text.len() as u64, path.clone(), text.to_string());
             self.push(

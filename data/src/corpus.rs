@@ -4,7 +4,7 @@ use crate::batches::{Remark, SequenceSource};
 use crate::build::build;
 use crate::cache::{Hash, hex};
 use crate::error::{DataError, Result};
-use crate::example::ExampleReader;
+use crate::example::{ExampleReader, READ};
 use crate::examples::ExampleRows;
 use crate::given::GivenTokens;
 use crate::gpt::{GptDataset, Part};
@@ -16,7 +16,8 @@ use crate::pairs::Columns;
 use crate::progress::Progress;
 use crate::report::{BuildReport, rows_as_text, rows_remark};
 use crate::source::{
-    JsonRows, SourceFile, as_rows, list_cargo, list_files, row_error, total_bytes,
+    Form, JsonRows, Row, SourceFile, as_rows, list_cargo, list_files, row_error, table_rows,
+    total_bytes,
 };
 use crate::spec::{DataSpec, Rows, Source, Validation, Weighted};
 use crate::split::{View, split};
@@ -193,6 +194,12 @@ fn look(spec: &DataSpec, source: &Source, key: &str, said: &mut Vec<Remark>) -> 
 /// Makes an example of the first row of a file that is one.
 fn try_first(file: &SourceFile, reader: &ExampleReader, tokenizer: &Tokenizer) -> Result<()> {
     let (path, packing) = (&file.path, file.packing);
+    if matches!(file.form, Form::Parquet | Form::Arrow) {
+        return table_rows(file, READ, &mut |row: Row| {
+            let example = reader.of_line(&row.bytes, tokenizer, path, row.line)?;
+            Ok(example.is_none())
+        });
+    }
     let mut head = vec![];
     let inside = packing.open(path)?;
     inside

@@ -38,6 +38,12 @@ pub enum Rows {
     PromptCompletion,
     /// `messages`, each with `role` and `content`.
     Messages,
+    /// `conversations`, each with `from` and `value`.
+    ShareGpt,
+    /// `instruction`, `input` and `output`.
+    Alpaca,
+    /// `input_ids`, and `labels` where not all of them count.
+    Tokens,
 }
 
 /// Where documents or tokens come from.

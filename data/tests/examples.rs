@@ -236,7 +236,7 @@ fn lines_and_files_that_are_no_examples_are_named() {
     refused(
         "t.parquet",
         b"PAR1\x15\0\x15\0aaaaaaaa\0\0\0\0PAR1",
-        &["t.parquet", "JSON lines"],
+        &["t.parquet", "damaged table"],
     );
     let mut zip = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
     std::io::Write::write_all(&mut zip, b"{\"prompt\": \"a\", \"completion\": \"b\"}\n").unwrap();

@@ -2,6 +2,7 @@
 
 mod corpus;
 mod examples;
+mod forms;
 mod mixtures;
 mod rows;
 mod special_tokens;

@@ -71,7 +71,7 @@ pub(super) fn list(value: &Value, field: &str) -> std::result::Result<Vec<Value>
         let has = |key: &str| m.get_attr(key).is_ok_and(|v| !v.is_undefined());
         if role(m).is_empty() {
             let share_gpt = match has("from") {
-                true => "; from and value are called role and content here",
+                true => "; rows with from and value are of data.format \"sharegpt\"",
                 false => "",
             };
             return Err(format!("{at} has no role{share_gpt}"));

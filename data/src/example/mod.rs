@@ -1,11 +1,14 @@
-//! Examples of fine-tuning: a line of JSON with `prompt` and `completion`, or with `messages`, to tokens of which some count in the loss.
+//! Examples of fine-tuning: a row with `prompt` and `completion`, with `messages`, or as other trainers have it, to tokens of which some count
+//! in the loss.
 
 mod cuts;
+mod forms;
 mod messages;
 #[cfg(test)]
 mod tests;
 mod turns;
 
+use self::forms::field;
 use self::messages::{counts, list, role};
 use self::turns::{Turns, Unclear};
 use crate::chat::ChatTemplate;
@@ -34,47 +37,25 @@ pub(crate) struct Example {
     pub(crate) counted: Vec<bool>,
 }
 
-/// A line's own fields; others are the user's business.
-struct Line {
-    prompt: Option<Value>,
-    completion: Option<Value>,
-    messages: Option<Value>,
-    tools: Option<Value>,
+pub(crate) use self::forms::READ;
+
+/// The object of a line.
+///
+/// # Errors
+/// What is no JSON, with its column.
+fn object_of(line: &[u8]) -> std::result::Result<Value, String> {
+    let at = |at: usize, reason: &str| format!("column {}: {reason}", at + 1);
+    let text = std::str::from_utf8(line).map_err(|e| at(e.valid_up_to(), "not UTF-8"))?;
+    read_json(text).map_err(|e| at(e.at, &e.reason))
 }
-
-/// The names of these.
-const READ: &[&str] = &["prompt", "completion", "messages", "tools"];
-
-impl Line {
-    /// # Errors
-    /// What is no JSON, with its column.
-    fn read(line: &[u8]) -> std::result::Result<Line, String> {
-        let at = |at: usize, reason: &str| format!("column {}: {reason}", at + 1);
-        let text = std::str::from_utf8(line).map_err(|e| at(e.valid_up_to(), "not UTF-8"))?;
-        let all = read_json(text).map_err(|e| at(e.at, &e.reason))?;
-        let field = |name: &str| {
-            all.get_attr(name)
-                .ok()
-                .filter(|v| !v.is_none() && !v.is_undefined())
-        };
-        Ok(Line {
-            prompt: field("prompt"),
-            completion: field("completion"),
-            messages: field("messages"),
-            tools: field("tools"),
-        })
-    }
-}
-
-const ROW: &str = "write {\"messages\": [{\"role\": \"user\", \"content\": …}, {\"role\": \"assistant\", \"content\": …}]}, one object a line";
-const PAIR: &str = "write {\"prompt\": …, \"completion\": …}, one object a line";
 
 impl ExampleReader {
     /// # Errors
     /// Messages without a template, or one that cannot be used.
     pub(crate) fn open(examples: &Examples, tokenizer: &TokenizerSpec) -> Result<ExampleReader> {
         let template = ChatTemplate::open(&tokenizer.kind, examples.template.as_deref());
-        let needed = examples.rows == Rows::Messages || examples.template.is_some();
+        let messages = !matches!(examples.rows, Rows::PromptCompletion | Rows::Tokens);
+        let needed = messages || examples.template.is_some();
         let template = match template {
             Err(e) if needed => return Err(e),
             // Prompts that are plain text need none; a prompt of messages reports it when one comes.
@@ -118,56 +99,62 @@ impl ExampleReader {
             reason,
             fix: fix.into(),
         };
-        let shape = match self.examples.rows {
-            Rows::Messages => ROW,
-            Rows::PromptCompletion => PAIR,
-        };
+        let rows = self.examples.rows;
+        let shape = rows.shape();
         let first = line.iter().find(|b| !b.is_ascii_whitespace());
         if first != Some(&b'{') {
             return Err(bad("the line is no JSON object".into(), shape));
         }
         // Python's numbers are accepted in fields that are not read.
-        let fields = Line::read(line)
-            .or_else(|e| Line::read(&unread_numbers(line, READ)).map_err(|_| e))
+        let row = object_of(line)
+            .or_else(|e| object_of(&unread_numbers(line, READ)).map_err(|_| e))
             .map_err(|e| bad(e, shape))?;
-        let tools = fields.tools.unwrap_or(Value::from(()));
-        let example = match self.examples.rows {
-            Rows::Messages => {
-                let Some(messages) = fields.messages else {
-                    let fix = match fields.prompt {
-                        Some(_) => "set data.format to prompt_completion, or write messages",
-                        None => ROW,
-                    };
-                    return Err(bad("field \"messages\" is missing".into(), fix));
+        // Of a row of another form the fix says which.
+        let other = Rows::recognised(|name| field(&row, name).is_some());
+        let fix = match other.filter(|o| *o != rows) {
+            Some(o) => format!(
+                "set data.format to {}, which these rows are; or {shape}",
+                o.name()
+            ),
+            None => shape.to_string(),
+        };
+        let tools = field(&row, "tools").unwrap_or(Value::from(()));
+        let missing = |name: &str| bad(format!("field {name:?} is missing"), &fix);
+        let converted = match rows {
+            Rows::Messages => Ok(field(&row, "messages").ok_or_else(|| missing("messages"))?),
+            Rows::ShareGpt => forms::sharegpt(&row),
+            Rows::Alpaca => forms::alpaca(&row),
+            Rows::PromptCompletion | Rows::Tokens => Ok(Value::from(())),
+        };
+        let converted = converted.map_err(|e| bad(e, &fix))?;
+        let example = match rows {
+            Rows::Messages | Rows::ShareGpt | Rows::Alpaca => {
+                let name = if rows == Rows::ShareGpt {
+                    "conversations"
+                } else {
+                    "messages"
                 };
-                let messages = list(&messages, "messages").map_err(|e| bad(e, ROW))?;
+                let messages = list(&converted, name).map_err(|e| bad(e, shape))?;
                 self.conversation(&messages, &tools, tokenizer)
             }
+            Rows::Tokens => {
+                let made = forms::tokens(&row, tokenizer.vocab_size(), self.examples.all);
+                Ok(made.map_err(|e| bad(e, &fix))?)
+            }
             Rows::PromptCompletion => {
-                let (prompt, completion) = match (fields.prompt, fields.completion) {
-                    (Some(p), Some(c)) => (p, c),
-                    (p, _) => {
-                        let field = if p.is_none() { "prompt" } else { "completion" };
-                        let fix = match fields.messages {
-                            Some(_) => {
-                                "set data.format to messages, or write prompt and completion"
-                            }
-                            None => PAIR,
-                        };
-                        return Err(bad(format!("field {field:?} is missing"), fix));
-                    }
-                };
+                let find = |name: &str| field(&row, name).ok_or_else(|| missing(name));
+                let (prompt, completion) = (find("prompt")?, find("completion")?);
                 match (prompt.as_str(), completion.as_str()) {
                     (Some(p), Some(c)) => self.pair(p, c, tokenizer),
                     (None, None) => {
                         let both = list(&prompt, "prompt")
                             .and_then(|p| Ok((p, list(&completion, "completion")?)));
-                        let (p, c) = both.map_err(|e| bad(e, PAIR))?;
+                        let (p, c) = both.map_err(|e| bad(e, shape))?;
                         self.answer(p, c, &tools, tokenizer)
                     }
                     _ => {
                         let what = "prompt and completion are not alike: two strings, or two lists of messages";
-                        return Err(bad(what.into(), PAIR));
+                        return Err(bad(what.into(), shape));
                     }
                 }
             }

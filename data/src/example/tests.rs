@@ -114,7 +114,7 @@ fn lines_that_are_no_examples_say_what_is_missing() {
         ),
         (
             "{\"messages\": [{\"from\": \"human\", \"value\": \"a\"}]}",
-            "role and content here",
+            "are of data.format \"sharegpt\"",
         ),
         ("{\"messages\": [{\"role\": \"user\"}]}", "has no content"),
         ("[{\"messages\": []}]", "no JSON object"),

@@ -1,7 +1,7 @@
 //! Globs to a sorted list of files; a glob that selects nothing is an error, not an empty corpus.
 
 use super::sniff::sniff;
-use super::{Form, SourceFile};
+use super::{Form, SourceFile, saved};
 use crate::error::{DataError, Result};
 use crate::spec::FilesSource;
 use crossweave_files::clip;
@@ -54,13 +54,18 @@ pub(super) fn list(source: &FilesSource, key: &str) -> Result<Vec<SourceFile>> {
                 let path = e.path().to_path_buf();
                 DataError::io("list", &path)(e.into())
             })?;
-            if path.is_dir() {
-                folder = true;
-            } else if exclude.iter().any(|x| is_excluded(x, &path, &source.base)) {
-                excluded = true;
-            } else {
-                any = true;
-                found.insert(path);
+            let files = match path.is_dir() {
+                true => saved::tables(&path, key)?,
+                false => Some(vec![path]),
+            };
+            folder |= files.is_none();
+            for path in files.into_iter().flatten() {
+                if exclude.iter().any(|x| is_excluded(x, &path, &source.base)) {
+                    excluded = true;
+                } else {
+                    any = true;
+                    found.insert(path);
+                }
             }
         }
         if !any {

@@ -136,7 +136,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    fn is(&self, text: &[u8], name: &str) -> bool {
+    pub(super) fn is(&self, text: &[u8], name: &str) -> bool {
         let own = serde_json::from_slice::<Cow<'_, str>>(&text[self.name.clone()]);
         own.is_ok_and(|own| own == name)
     }

@@ -1,7 +1,8 @@
 //! The text of one row of JSON, with the place of anything that is wrong with it.
 
-use super::json::{reason, unread_numbers};
+use super::json::{members, reason, unread_numbers};
 use super::rows::Row;
+use super::tables::said_of_examples;
 use crate::error::{DataError, Result};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::fmt;
@@ -31,10 +32,20 @@ pub(crate) fn text_of_row(row: &Row, field: &str, path: &Path) -> Result<Option<
             path: path.into(),
             line: row.line + (e.line().max(1) - 1) as u64,
             column: indent + e.column().max(1) as u64,
-            reason: reason(&e, bytes),
+            reason: reason(&e, bytes) + &other(bytes, field),
             field: field.into(),
         }
     })
+}
+
+/// What is to be said of a row that lacks the field and has those of an example.
+fn other(row: &[u8], field: &str) -> String {
+    let members = members(row);
+    let has = |name: &str| members.iter().any(|m| m.is(row, name));
+    match has(field) {
+        true => String::new(),
+        false => said_of_examples(has),
+    }
 }
 
 /// Picks one field out of an object without building the rest.

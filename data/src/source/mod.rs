@@ -5,8 +5,10 @@ mod csv;
 mod globs;
 mod json;
 mod jsonl;
+mod objects;
 mod packed;
 mod rows;
+mod saved;
 mod sniff;
 mod tables;
 
@@ -14,6 +16,7 @@ pub(crate) use csv::csv;
 pub(crate) use globs::inner_extension;
 pub(crate) use json::unread_numbers;
 pub(crate) use jsonl::text_of_row;
+pub(crate) use objects::table_rows;
 pub(crate) use packed::{Packing, Tap};
 pub(crate) use rows::{JsonRows, LONGEST_LINE, Row, RowError};
 pub(crate) use sniff::{HEAD as STRETCH, unreadable_within};
@@ -53,17 +56,18 @@ pub(crate) struct SourceFile {
     pub(crate) packing: Packing,
 }
 
-/// The same files as rows of JSON, whatever they are called; tables are refused.
+/// The same files as rows of objects, whatever they are called: JSON, or tables that keep types; comma- and tab-separated values are refused.
 pub(crate) fn as_rows(all: Vec<SourceFile>) -> Result<Vec<SourceFile>> {
     let row = |file: SourceFile| match file.form {
         Form::Text | Form::JsonLines => Ok(SourceFile {
             form: Form::JsonLines,
             ..file
         }),
-        Form::JsonValues => Ok(file),
-        Form::Parquet | Form::Arrow | Form::Separated(_) => Err(DataError::Binary {
+        Form::JsonValues | Form::Parquet | Form::Arrow => Ok(file),
+        Form::Separated(_) => Err(DataError::Binary {
             path: file.path,
-            what: "a table, and examples are read from JSON lines".into(),
+            what: "a table of texts alone, and examples are read from JSON, Parquet and Arrow"
+                .into(),
             fix: "write it as .jsonl, for example by to_json of Hugging Face datasets".into(),
         }),
     };

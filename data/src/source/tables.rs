@@ -2,6 +2,7 @@
 
 use crate::error::{DataError, Result};
 use crate::guard;
+use crate::spec::Rows;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch, RecordBatchReader};
 use arrow_ipc::reader::{FileReader, StreamReader};
@@ -54,18 +55,8 @@ pub(crate) fn parquet(path: &Path, field: &str, eat: Eat<'_>) -> Result<()> {
 /// Reads an Arrow file, or a stream as Hugging Face datasets writes it.
 pub(crate) fn arrow(path: &Path, field: &str, eat: Eat<'_>) -> Result<()> {
     guarded(path, || {
-        let (file, _) = files::open(path).map_err(DataError::io("open", path))?;
-        let mut file = BufReader::new(file);
-        let mut magic = [0; 6];
-        let io = || DataError::io("read", path);
-        file.read_exact(&mut magic).map_err(io())?;
-        file.rewind().map_err(io())?;
-        let batches: Box<dyn RecordBatchReader> = match &magic == b"ARROW1" {
-            true => Box::new(FileReader::try_new(file, None).map_err(|e| damaged(path, &e))?),
-            false => Box::new(StreamReader::try_new(file, None).map_err(|e| damaged(path, &e))?),
-        };
         let mut number = 0;
-        for batch in batches {
+        for batch in batches(path)? {
             rows(
                 path,
                 field,
@@ -75,6 +66,20 @@ pub(crate) fn arrow(path: &Path, field: &str, eat: Eat<'_>) -> Result<()> {
             )?;
         }
         Ok(())
+    })
+}
+
+/// The record batches of an Arrow file or stream.
+pub(super) fn batches(path: &Path) -> Result<Box<dyn RecordBatchReader>> {
+    let (file, _) = files::open(path).map_err(DataError::io("open", path))?;
+    let mut file = BufReader::new(file);
+    let mut magic = [0; 6];
+    let io = || DataError::io("read", path);
+    file.read_exact(&mut magic).map_err(io())?;
+    file.rewind().map_err(io())?;
+    Ok(match &magic == b"ARROW1" {
+        true => Box::new(FileReader::try_new(file, None).map_err(|e| damaged(path, &e))?),
+        false => Box::new(StreamReader::try_new(file, None).map_err(|e| damaged(path, &e))?),
     })
 }
 
@@ -115,7 +120,9 @@ fn rows(
 }
 
 /// The text at a place of a column of strings, or of bytes, which may be no UTF-8; `None` for other columns.
-fn texts_of<'a>(column: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> Option<&'a str> + 'a>> {
+pub(super) fn texts_of<'a>(
+    column: &'a dyn Array,
+) -> Option<Box<dyn Fn(usize) -> Option<&'a str> + 'a>> {
     let utf8 = |bytes| std::str::from_utf8(bytes).ok();
     if let Some(c) = column.as_string_opt::<i32>() {
         return Some(Box::new(|i| Some(c.value(i))));
@@ -152,11 +159,11 @@ fn kind_of(column: &Type) -> &'static str {
 }
 
 /// A damaged table is an error of the file, also where the library that reads it panics.
-fn guarded(path: &Path, read: impl FnOnce() -> Result<()>) -> Result<()> {
+pub(super) fn guarded(path: &Path, read: impl FnOnce() -> Result<()>) -> Result<()> {
     guard::guarded(read).unwrap_or_else(|why| Err(damaged(path, &why)))
 }
 
-fn damaged(path: &Path, e: &dyn std::fmt::Display) -> DataError {
+pub(super) fn damaged(path: &Path, e: &dyn std::fmt::Display) -> DataError {
     // What was left out of the libraries when they were built is no damage.
     let text = e.to_string();
     if let Some((_, codec)) = text.split_once("Disabled feature at compile time: ") {
@@ -174,11 +181,25 @@ fn damaged(path: &Path, e: &dyn std::fmt::Display) -> DataError {
 }
 
 fn no_column(path: &Path, field: &str, names: Vec<String>) -> DataError {
-    let names: Vec<_> = names.iter().map(|n| format!("{n:?}")).take(20).collect();
+    let shown: Vec<_> = names.iter().map(|n| format!("{n:?}")).take(20).collect();
+    let examples = said_of_examples(|name| names.iter().any(|n| n == name));
     DataError::Table {
         path: path.into(),
-        reason: format!("has no column {field:?}, but {}", names.join(", ")),
+        reason: format!(
+            "has no column {field:?}, but {}{examples}",
+            shown.join(", ")
+        ),
     }
+}
+
+/// What is to be said of rows of which the field of text is missing, where they have the fields of examples.
+pub(super) fn said_of_examples(has: impl Fn(&str) -> bool) -> String {
+    Rows::recognised(has).map_or(String::new(), |rows| {
+        format!(
+            "; these rows are examples: set data.format to {}",
+            rows.name()
+        )
+    })
 }
 
 fn not_text(path: &Path, field: &str, kind: &str) -> DataError {
