@@ -188,7 +188,7 @@ fn ask(
             let thread = thread.map_err(|e| {
                 let what = format!("cannot start a thread for rank {r} of {ranks}: {e}");
                 let fix = "raise the limits of the process (ulimit -u of threads, -v of memory)";
-                CliError::refused(what, fix)
+                TrainError::refused(what, fix)
             })?;
             others.push((go, thread));
         }
