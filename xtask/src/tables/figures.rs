@@ -60,7 +60,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-benches", ceiling: 3050, why: "one program for each kind of measurement" },
     Entry { place: "crossweave-checkpoint", ceiling: 4250, why: "its own format, safetensors, Hugging Face folders and signatures" },
     Entry { place: "crossweave-collectives", ceiling: 4250, why: "compositions, plans and their verification for every collective" },
-    Entry { place: "crossweave-config", ceiling: 8600, why: "one row of tables for each key of the config, with checks and docs" },
+    Entry { place: "crossweave-config", ceiling: 8700, why: "one row of tables for each key of the config, with checks and docs" },
     Entry { place: "crossweave-conform", ceiling: 18750, why: "one case for each duty of a plugin, and the references in double precision" },
     Entry { place: "crossweave-data", ceiling: 9250, why: "every form in which people keep corpora and examples, rows told by content, pairs of texts too, which tokens of a conversation count, and what keeps a hostile one from filling the memory" },
     Entry { place: "crossweave-engine", ceiling: 3400, why: "the walk, blocks, set-up, evaluation over ranks and stages, and what a run is watched by" },
