@@ -144,7 +144,10 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
     let own = job.place(whose(args, ranks)?);
     let (dry, division) = divided(&plugin, &job, &own)?;
     let units = job.units(&own)?;
-    let known = known(&job, &spec(&job, &division, own), &device);
+    let null = plugin.open(0)?;
+    // A rank with what rests off its device.
+    let placed = |rank: RankSpec| with_offload(rank, &job.resolved, &null, true);
+    let known = known(&job, &placed(spec(&job, &division, own)), &device);
     let mut all = vec![];
     let mut judged = vec![];
     let mut plans = vec![];
@@ -162,7 +165,8 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
             .map_err(crossweave_engine::Error::from)?;
         let counted = crossweave_engine::predict(&mut trainer)?;
         let mut figures = predict::figures(&known, &trainer, &counted, &peak);
-        figures["gradients"] = reductions::figures(&rank, &counted, |other| -> Result<_> {
+        let of = placed(rank.clone());
+        figures["gradients"] = reductions::figures(&of, &counted, |other| -> Result<_> {
             Ok(crossweave_engine::predict(&mut begin(other, true)?)?)
         })?;
         figures["vocabulary"] = vocabulary(&job.source, &units, own.length(Axis::Tp));

@@ -129,11 +129,17 @@ fn write(o: &mut String, head: &Head<'_>, v: &Value) -> std::fmt::Result {
     }
     let total = &v["memory"]["total"];
     row(o, "total", n(&total["bytes"]), n(&total["peak"]))?;
-    for (tier, name) in [("host", "pinned host memory"), ("nvme", "files (nvme)")] {
-        let b = &v["memory"][tier];
-        if n(&b["peak"]) > 0 {
-            row(o, name, n(&b["bytes"]), n(&b["peak"]))?;
-        }
+    let host = &v["memory"]["host"];
+    let (held, pinned) = (n(&host["peak"]), n(&host["pinned"]));
+    if held > pinned {
+        row(o, "host memory", n(&host["bytes"]), held)?;
+        row(o, "  of it page-locked", pinned, pinned)?;
+    } else if held > 0 {
+        row(o, "pinned host memory", n(&host["bytes"]), held)?;
+    }
+    let files = &v["memory"]["nvme"];
+    if n(&files["peak"]) > 0 {
+        row(o, "files (nvme)", n(&files["bytes"]), n(&files["peak"]))?;
     }
     writeln!(
         o,
@@ -253,7 +259,7 @@ fn verdict(o: &mut String, v: &Value) -> std::fmt::Result {
     if n(&d["pinned_of_the_same_memory"]) > 0 {
         writeln!(
             o,
-            "note: a processor's memory is device and host in one: {} of the device and {} pinned are added",
+            "note: a processor's memory is device and host in one: {} of the device and {} of the host are added",
             Size(n(&v["memory"]["total"]["peak"])),
             Size(n(&d["pinned_of_the_same_memory"]))
         )?;

@@ -134,9 +134,10 @@ fn memory(p: &Prediction) -> Value {
         .collect();
     let now: u64 = p.steady.host.values().map(|b| b.now).sum();
     let peak: u64 = p.steady.host.values().map(|b| b.peak).sum();
+    let pinned: u64 = p.steady.pinned.values().map(|b| b.peak).sum();
     out.insert(
         "host".into(),
-        json!({"bytes": now, "peak": peak, "tags": host}),
+        json!({"bytes": now, "peak": peak, "pinned": pinned, "tags": host}),
     );
     if let Some([bytes, ..]) = p.files {
         out.insert("nvme".into(), json!({"bytes": bytes, "peak": bytes}));

@@ -1,19 +1,19 @@
 //! When the gradients of several micro-batches are reduced (`zero_optimization.reduce_gradients`), in figures: what was chosen, and
 //! what the other choice would take.
 
-use crossweave_engine::{Prediction, RankSpec, ReduceGradients, ZeroStage};
+use crossweave_engine::{Prediction, RankSpec, ReduceGradients};
 use crossweave_plan::UnitFacts;
 use crossweave_words::Size;
 use crossweave_zero::estimate::Accumulation;
 use serde_json::{Value, json};
 
-/// The same job with the other choice, if it has one: slices of gradients on several ranks, several micro-batches, and no logical
-/// shards, whose sums keep whole gradients.
+/// The same job with the other choice, if it has one: several micro-batches, slices of gradients on several ranks or a host that adds
+/// up what leaves, and no logical shards, whose sums keep whole gradients.
 pub fn other(spec: &RankSpec) -> Option<RankSpec> {
-    let choice = spec.zero.stage >= ZeroStage::Two
-        && spec.data_ranks() > 1
-        && spec.micro_batches > 1
-        && spec.canonical.is_none();
+    let mut each = spec.clone();
+    each.zero.reduce = ReduceGradients::MicroBatch;
+    let pays = each.data_ranks() > 1 || each.offloads_optimizer();
+    let choice = pays && each.reduces_each();
     choice.then(|| {
         let mut other = spec.clone();
         other.zero.reduce = match spec.reduces_each() {
@@ -34,6 +34,9 @@ fn name(spec: &RankSpec) -> &'static str {
 /// Why the choice is what it is.
 fn why(spec: &RankSpec) -> &'static str {
     match (spec.zero.reduce, spec.reduces_each()) {
+        (ReduceGradients::Auto, true) if spec.offloads_optimizer() => {
+            "auto: beside an offloaded optimizer they leave as they are made, and are added up there"
+        }
         (ReduceGradients::Auto, true) => {
             "auto: slices are what stages 2 and 3 keep of gradients between micro-batches"
         }
@@ -50,6 +53,21 @@ pub fn accumulation(spec: &RankSpec) -> Accumulation {
         micro_batches: u64::from(spec.own_micro_batches()),
         reduce_each: spec.reduces_each(),
         keep_gathered: !spec.zero.reshard,
+        leaves: spec.offloads_optimizer(),
+    }
+}
+
+/// Why whole gradients stay on the device although the optimizer is offloaded, where there is no choice.
+fn kept(spec: &RankSpec) -> Option<&'static str> {
+    let asks = spec.micro_batches > 1 && spec.offloads_optimizer();
+    match spec.canonical {
+        _ if !asks => None,
+        Some(_) => {
+            Some("canonical sums (run.canonical_shards) go over the gradients of all shards")
+        }
+        None => Some(
+            "at stage 0 every rank has the whole gradient; stages 1 to 3 have slices, which leave",
+        ),
     }
 }
 
@@ -71,11 +89,16 @@ pub fn figures<E>(
     rehearse: impl FnOnce(RankSpec) -> Result<Prediction, E>,
 ) -> Result<Value, E> {
     let Some(other) = other(spec) else {
-        return Ok(Value::Null);
+        let (peak, _) = taken(chosen);
+        let kept = kept(spec).map(|why| json!({"kept": why, "peak_bytes": peak}));
+        return Ok(kept.unwrap_or_default());
     };
     let of = |spec: &RankSpec, p: &Prediction| {
         let (peak, sent) = taken(p);
-        json!({"reduced": name(spec), "peak_bytes": peak, "sent_bytes": sent})
+        // By the tag of what they go into: the pool's where states rest in files.
+        let to = |tag| p.to_host.get(tag).copied().unwrap_or(0);
+        let out = to("grad") + to("moment");
+        json!({"reduced": name(spec), "peak_bytes": peak, "sent_bytes": sent, "out_bytes": out})
     };
     let mut v = of(spec, chosen);
     v["why"] = json!(why(spec));
@@ -92,11 +115,21 @@ fn in_words(reduced: &str) -> &'static str {
 
 /// The figures as a line.
 pub fn line(v: &Value) -> Option<String> {
+    let n = |v: &Value, key: &str| Size(v[key].as_u64().unwrap_or(0));
+    if let Some(why) = v["kept"].as_str() {
+        let peak = n(v, "peak_bytes");
+        return Some(format!(
+            "gradients stay on the device until the last micro-batch, {peak} at most: {why}"
+        ));
+    }
     let of = |v: &Value| {
-        let n = |key: &str| Size(v[key].as_u64().unwrap_or(0));
         let how = in_words(v["reduced"].as_str()?);
-        let (peak, sent) = (n("peak_bytes"), n("sent_bytes"));
-        Some(format!("{how}, {peak} at most and {sent} sent a step"))
+        let (peak, sent) = (n(v, "peak_bytes"), n(v, "sent_bytes"));
+        let out = match v["out_bytes"].as_u64() {
+            Some(bytes) if bytes > 0 => format!(", {} to the host", Size(bytes)),
+            _ => String::new(),
+        };
+        Some(format!("{how}, {peak} at most and {sent} sent{out} a step"))
     };
     let why = v["why"].as_str()?;
     let other = &v["other"];
@@ -123,8 +156,11 @@ pub fn of_run(spec: &RankSpec, units: &[UnitFacts]) -> Option<String> {
     let trained = units[..own].iter().filter(|u| u.grad_bytes > 0);
     let params: u64 = trained.map(|u| u.params - u.base).sum();
     let of = |spec: &RankSpec| {
+        // What leaves for the host is not held.
+        let away = spec.offload.as_ref().and_then(|o| o.optimizer);
+        let stays = 1.0 - away.map_or(0.0, |o| o.ratio);
         let (held, times) = match spec.reduces_each() {
-            true => (params / ranks, g),
+            true => ((params as f64 / ranks as f64 * stays) as u64, g),
             false => (params, 1),
         };
         let held = spec.precision.accum.bytes(held);

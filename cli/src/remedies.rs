@@ -8,7 +8,6 @@ use crossweave_config::Config;
 use crossweave_engine::{Prediction, Recompute};
 use crossweave_mesh::Axis;
 use crossweave_words::Size;
-use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::profiles;
 use serde_json::{Value, json};
 
@@ -22,11 +21,18 @@ const DOUBLINGS: u32 = 6;
 struct Change {
     sets: Vec<(&'static str, String)>,
     ranks: Option<u64>,
+    /// What it takes in return, in words.
+    cost: Option<String>,
 }
 
 impl Change {
     fn set(mut self, key: &'static str, value: impl ToString) -> Change {
         self.sets.push((key, value.to_string()));
+        self
+    }
+
+    fn at_cost(mut self, cost: String) -> Change {
+        self.cost = Some(cost);
         self
     }
 
@@ -75,11 +81,12 @@ fn kinds(job: &Job<'_>, ranks: u64) -> Vec<Vec<Change>> {
         kinds.push((job.stage as u8 + 1..=3).map(stage).collect());
     }
     let micro_batches = job.accumulation.micro_batches;
-    if job.stage >= ZeroStage::Two && micro_batches > 1 && !job.accumulation.reduce_each {
-        kinds.push(vec![
-            none.clone()
-                .set("zero_optimization.reduce_gradients", "micro_batch"),
-        ]);
+    if micro_batches > 1 && !job.accumulation.reduce_each {
+        let each = none
+            .clone()
+            .set("zero_optimization.reduce_gradients", "micro_batch");
+        let cost = format!("gradients then travel {micro_batches} times a step");
+        kinds.push(vec![each.at_cost(cost)]);
     }
     if job.batch > 1 {
         let more = none
@@ -129,7 +136,10 @@ pub fn remedies(
         ways.extend(found.map(|(bytes, change)| {
             let sets = change.sets.iter().map(|(k, v)| format!("{k}={v}"));
             Remedy {
-                words: format!("{} fits ({})", change.words(), Size(bytes)),
+                words: match &change.cost {
+                    Some(cost) => format!("{} fits ({}; {cost})", change.words(), Size(bytes)),
+                    None => format!("{} fits ({})", change.words(), Size(bytes)),
+                },
                 flags: json!({"set": sets.collect::<Vec<_>>(), "ranks": change.ranks}),
             }
         }));

@@ -78,6 +78,111 @@ fn every_kind_of_offload_gives_the_run_without() {
     assert!(memory["to_host"]["grad"].as_u64() > Some(0), "{memory}");
 }
 
+/// The job of the ten billion: 12 L h^2 with 50 layers of 4096, in bf16.
+const TEN_BILLION: &str = r#"{
+ "model": {"family": "llama", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 50,
+           "num_attention_heads": 32, "max_position_embeddings": 1024, "recompute": "full"},
+ "data": {"train": "corpus/*.txt", "seq_len": 1024}, "run": {"steps": 2}, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW"},
+ "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
+ "zero_optimization": {"stage": 2, "reduce_bucket_size": 10000000, "offload_optimizer": {"device": "cpu"}}
+}"#;
+
+/// The host adds up what each micro-batch makes: on one rank as on two the bits of slices on the device, which one rank can be asked for too.
+#[test]
+fn micro_batches_that_leave_have_the_bits_of_those_that_stay() {
+    let s = Scratch::new();
+    let each = "zero_optimization.reduce_gradients=micro_batch";
+    let run = |out: &str, ranks: &str, sets: &[&str]| {
+        let mut args = train(out, sets);
+        let at = args.iter().position(|a| *a == "2").expect("ranks");
+        args[at] = ranks;
+        s.ok(&args);
+    };
+    for ranks in ["1", "2"] {
+        let out = |name: &str| format!("{name}{ranks}");
+        run(&out("plain"), ranks, &["zero_optimization.stage=2", each]);
+        for (name, sets) in [
+            ("host", &["zero_optimization.stage=1", HOST][..]),
+            (
+                "part",
+                &[
+                    "zero_optimization.stage=3",
+                    HOST,
+                    "zero_optimization.offload_optimizer.ratio=0.4",
+                ],
+            ),
+            ("nvme", &["zero_optimization.stage=2", NVME, FOLDER]),
+            (
+                "pinned",
+                &[
+                    "zero_optimization.stage=2",
+                    HOST,
+                    "zero_optimization.offload_optimizer.pin_memory=true",
+                ],
+            ),
+        ] {
+            run(&out(name), ranks, sets);
+            same(&s.path(&out("plain")), &s.path(&out(name)));
+        }
+    }
+    let ledger = |out: &str| -> serde_json::Value {
+        let text = std::fs::read(s.path(&format!("{out}/ledger.json"))).expect("a ledger");
+        let all: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        all["ranks"][0]["memory"].clone()
+    };
+    let (some, all) = (ledger("host1"), ledger("pinned1"));
+    assert_eq!(some["host"]["moment"], all["host"]["moment"]);
+    assert!(some["pinned"]["moment"].is_null(), "{some}");
+    assert_eq!(all["pinned"]["moment"], all["host"]["moment"]);
+    assert!(some["pinned"]["grad"]["now"].as_u64() < some["host"]["grad"]["now"].as_u64());
+}
+
+/// Ten billion parameters on one device of 32 GB, whatever the micro-batches; kept on the device their sum alone takes more.
+#[test]
+fn ten_billion_parameters_take_24_gb_for_any_number_of_micro_batches() {
+    let s = Scratch::new();
+    s.write("big.json", TEN_BILLION);
+    let plan = |sets: &[&str]| -> serde_json::Value {
+        let mut args = vec![
+            "plan", "big.json", "--ranks", "1", "--json", "--device", "v100",
+        ];
+        sets.iter().for_each(|set| args.extend(["--set", set]));
+        serde_json::from_str(&s.ok(&args)).expect("JSON")
+    };
+    let total = |v: &serde_json::Value| v["memory"]["total"]["peak"].as_u64().expect("bytes");
+    let one = total(&plan(&[]));
+    for g in ["2", "4", "16"] {
+        let v = plan(&[&format!("gradient_accumulation_steps={g}")]);
+        assert!(total(&v) <= 24_000_000_000, "{g}: {}", v["memory"]);
+        assert!(
+            total(&v) <= one + (1 << 20),
+            "{g}: {} and {one}",
+            v["memory"]
+        );
+        let host = &v["memory"]["host"];
+        let (held, pinned) = (host["peak"].as_u64(), host["pinned"].as_u64());
+        assert!(pinned.expect("bytes") < held.expect("bytes") / 5, "{host}");
+    }
+    let step = "zero_optimization.reduce_gradients=step";
+    let kept = plan(&["gradient_accumulation_steps=4", step]);
+    assert!(total(&kept) > 60_000_000_000, "{}", kept["memory"]);
+    let page = |sets: &[&str]| {
+        let mut args = vec!["plan", "big.json", "--ranks", "1"];
+        sets.iter().for_each(|set| args.extend(["--set", set]));
+        s.ok(&args)
+    };
+    let said = page(&["gradient_accumulation_steps=4"]);
+    for part in ["are added up there", "of it page-locked", "to the host"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let shards = "run.canonical_shards=4";
+    let said = page(&["gradient_accumulation_steps=2", shards]);
+    assert!(
+        said.contains("stay on the device until the last micro-batch"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_run_killed_with_its_state_in_files_resumes_to_the_same_bits() {
     let s = Scratch::new();

@@ -6,22 +6,25 @@ use crate::settings::Settings;
 const KEY: &str = "run.canonical_shards";
 
 impl Resolver<'_> {
-    /// Gradients are reduced for each micro-batch where a rank has a slice of them.
-    fn reductions(&mut self, s: &Settings) {
+    /// Gradients are reduced for each micro-batch where a rank has a slice of them, or where they leave for the host.
+    fn reductions(&mut self, s: &Settings, ranks: u64) {
         let zero = &s.zero_optimization;
-        if zero.reduce_gradients == "micro_batch" && zero.stage < 2 {
+        let optimizer = zero.offload_optimizer.as_ref();
+        let leave = optimizer.is_some_and(|o| o.device != "none" && o.ratio > 0.0)
+            && (zero.stage == 1 || ranks == 1);
+        if zero.reduce_gradients == "micro_batch" && zero.stage < 2 && !leave {
             let what = format!(
                 "stage {} keeps whole gradients: there is no slice to reduce a micro-batch into",
                 zero.stage
             );
-            let fix = "set zero_optimization.stage to 2 or 3, or this to \"auto\"";
+            let fix = "set zero_optimization.stage to 2 or 3 (1 will do with offload_optimizer), or this to \"auto\"";
             self.error("zero_optimization.reduce_gradients", what, fix);
         }
     }
 
     /// What the batch is divided by: the logical shards, else the ranks.
     pub(crate) fn replicas(&mut self, s: &Settings, ranks: u64) -> u64 {
-        self.reductions(s);
+        self.reductions(s, ranks);
         let Some(shards) = s.run.canonical_shards else {
             return ranks;
         };

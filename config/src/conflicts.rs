@@ -75,7 +75,7 @@ pub const CONFLICTS: &[Conflict] = &[
     row(&["run.canonical_shards", "zero_optimization.zero_quantized_weights"],
         "run.canonical_shards does not go with zero_optimization.zero_quantized_weights",
         &["run.canonical_shards=4", "bf16.enabled=true", "zero_optimization.stage=3", "zero_optimization.zero_quantized_weights=true"]),
-    row(&["zero_optimization.reduce_gradients", "zero_optimization.stage"], "zero_optimization.reduce_gradients \"micro_batch\" needs stage 2 or 3",
+    row(&["zero_optimization.reduce_gradients", "zero_optimization.stage"], "zero_optimization.reduce_gradients \"micro_batch\" needs stage 2 or 3, or offload_optimizer at stage 1",
         &["zero_optimization.stage=1", "zero_optimization.reduce_gradients=micro_batch"]),
     row(&["zero_optimization.reduce_gradients", "run.canonical_shards"], "run.canonical_shards does not go with zero_optimization.reduce_gradients \"micro_batch\"",
         &["run.canonical_shards=4", "zero_optimization.stage=2", "zero_optimization.reduce_gradients=micro_batch"]),

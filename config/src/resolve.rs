@@ -165,7 +165,7 @@ impl Resolver<'_> {
             device: p.device,
             nvme_path: p.nvme_path,
             buffer_count: 4,
-            pin_memory: true,
+            pin_memory: false,
             pipeline: true,
             pipeline_read: true,
             pipeline_write: true,

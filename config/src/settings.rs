@@ -444,7 +444,7 @@ pub struct OffloadOptimizer {
     pub nvme_path: Option<String>,
     /// Buffers between nvme and memory.
     pub buffer_count: u64,
-    /// Page-locked staging.
+    /// All its host memory is page-locked.
     pub pin_memory: bool,
     /// Overlap reads and writes with the update.
     pub pipeline: bool,

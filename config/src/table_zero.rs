@@ -56,8 +56,8 @@ const OFFLOAD_OPTIMIZER: Table = Table {
         .deepspeed(),
         flag(
             "pin_memory",
-            "true",
-            "page-locked staging; always so here",
+            "false",
+            "page-lock all host memory of the optimizer; false: only what the device copies (gradients on their way, parameters that go back)",
         ).names(&[Name::Elsewhere("zero_optimization.cpu_offload_use_pin_memory")])
         .deepspeed(),
         flag(
@@ -138,8 +138,9 @@ pub const ZERO: Table = Table {
             &["auto", "micro_batch", "step"],
             "\"auto\"",
             "when the gradients of several micro-batches are reduced: micro_batch = each by itself, into the slice of the rank (stages 2 and 3: \
-             memory of slices, traffic of as many reductions); step = once, behind the last (memory of whole gradients); \
-             auto = micro_batch at stages 2 and 3, step with pipeline stages or run.canonical_shards",
+             memory of slices, traffic of as many reductions) or, beside offload_optimizer, on its way to the host, which adds them up (stage 1 and \
+             one rank too); step = once, behind the last (memory of whole gradients); auto = micro_batch where it can be, step with pipeline stages \
+             or run.canonical_shards",
         ),
         flag(
             "allgather_partitions",

@@ -205,12 +205,6 @@ pub(crate) fn without_effect(
     if let Some(o) = &zero.offload_optimizer {
         out.extend([
             (
-                "zero_optimization.offload_optimizer.pin_memory",
-                !o.pin_memory,
-                PINNED,
-                ON,
-            ),
-            (
                 "zero_optimization.offload_optimizer.pipeline",
                 !o.pipeline,
                 AHEAD,

@@ -244,6 +244,7 @@ fn updates_on_the_host_and_parameters_away_change_nothing() {
                 ratio: if away { 1.0 } else { 0.6 },
                 delayed: false,
                 grad_f32: true,
+                pin: false,
                 group: None,
             }),
             params: away,

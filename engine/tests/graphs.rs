@@ -206,6 +206,7 @@ fn what_moves_under_a_step_is_never_replayed_stale() {
                     ratio: 1.0,
                     delayed: false,
                     grad_f32: true,
+                    pin: false,
                     group: None,
                 }),
                 params,

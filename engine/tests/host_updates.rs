@@ -20,6 +20,7 @@ fn away(w: &World, dir: &Path, tier: OffloadDevice, ratio: f64, params: bool) ->
             ratio,
             delayed: false,
             grad_f32: true,
+            pin: false,
             group: None,
         }),
         params,

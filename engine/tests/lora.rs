@@ -58,6 +58,7 @@ fn off(w: &World, dir: &Path, tier: OffloadDevice, params: bool) -> Option<Offlo
             ratio: 1.0,
             delayed: false,
             grad_f32: true,
+            pin: false,
             group: None,
         }),
         params,

@@ -26,6 +26,7 @@ mod slices;
 mod split;
 mod stages;
 mod stalls;
+mod sums;
 mod tensor_parallel;
 mod vocabulary;
 mod waits;

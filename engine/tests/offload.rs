@@ -334,7 +334,7 @@ fn a_disk_that_fills_up_during_training_is_a_sentence_and_no_hang() {
 }
 
 /// Fails a forward, once, when so many calls of it are left.
-struct Trips(Box<dyn Block>, Arc<AtomicU64>);
+pub struct Trips(pub Box<dyn Block>, pub Arc<AtomicU64>);
 impl Block for Trips {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> crossweave_tensor::Result<Flow> {
         let left = self.1.load(Ordering::Relaxed);

@@ -21,21 +21,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Numbers that follow from a seed (splitmix64).
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
+    pub fn roll(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)) % below
     }
-    fn of<T: Clone>(&mut self, all: &[T]) -> T {
+    pub fn of<T: Clone>(&mut self, all: &[T]) -> T {
         all[self.roll(all.len() as u64) as usize].clone()
     }
     /// Once in `n`.
-    fn once_in(&mut self, n: u64) -> bool {
+    pub fn once_in(&mut self, n: u64) -> bool {
         self.roll(n) == 0
     }
 }
@@ -109,6 +109,7 @@ fn drawn_offload(d: &mut Dice, w: &World, folder: &Path, spec: &RankSpec) -> Off
             ratio,
             delayed: false,
             grad_f32: d.once_in(3),
+            pin: false,
             group: d.of(&[None, Some(100)]),
         }),
         params: spec.zero.stage == ZeroStage::Three && ratio == 1.0 && d.once_in(2),

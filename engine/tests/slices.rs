@@ -182,7 +182,7 @@ fn held_at_most(plan: &Plan, facts: &Facts, sizes: &[u64], ranks: u32, tied: boo
             StepKind::ReduceGrad { units, .. } => {
                 arrives = units.iter().map(|u| slice(*u)).sum();
             }
-            StepKind::GradOut { unit } | StepKind::Update { unit } => {
+            StepKind::GradOut { unit, .. } | StepKind::Update { unit } => {
                 slices.remove(unit);
             }
             _ => {}

@@ -202,6 +202,7 @@ fn stages_whose_states_rest_on_the_host_have_the_same_bits() {
                 ratio: 1.0,
                 delayed: false,
                 grad_f32: true,
+                pin: false,
                 group: None,
             }),
             params: stage == 3,

@@ -75,6 +75,7 @@ fn every_wait_of_a_real_step_is_implied_by_the_plans_edges() {
                 ratio: 1.0,
                 delayed: false,
                 grad_f32: false,
+                pin: false,
                 group: None,
             }),
             params,

@@ -199,6 +199,13 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(|e| e.into_inner())
 }
 
+/// Two handles are equal that are of one opening of a device: one ledger counts their memory.
+impl PartialEq for Device {
+    fn eq(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 impl Device {
     /// The plugin it came from.
     pub fn plugin(&self) -> &Plugin {

@@ -64,9 +64,12 @@ pub struct MemoryReport {
     /// `total.peak` where one thread at a time asks for memory.
     #[serde(default)]
     pub at_peak: BTreeMap<String, u64>,
-    /// Pinned host memory by tag; tags that never had any are left out.
+    /// Host memory by tag, page-locked and (of an offloaded optimizer) plain; tags that never had any are left out.
     #[serde(default)]
     pub host: BTreeMap<String, NowPeak>,
+    /// The page-locked part of it.
+    #[serde(default)]
+    pub pinned: BTreeMap<String, NowPeak>,
     /// Bytes copied from the device to pinned memory so far, by the tag of the pinned memory.
     #[serde(default)]
     pub to_host: BTreeMap<String, u64>,
@@ -125,6 +128,10 @@ impl MemoryLedger {
         all.filter(|(_, n)| *n > 0).collect()
     }
     pub(crate) fn report(&self, fragmentation: f64) -> MemoryReport {
+        let pinned = Tag::ALL
+            .iter()
+            .map(|t| (t.name().to_string(), self.host[*t as usize].read()));
+        let pinned: BTreeMap<_, _> = pinned.filter(|(_, b)| b.peak > 0).collect();
         MemoryReport {
             tags: Tag::ALL
                 .iter()
@@ -139,11 +146,8 @@ impl MemoryLedger {
                 })
                 .filter(|(_, n)| *n > 0)
                 .collect(),
-            host: Tag::ALL
-                .iter()
-                .map(|t| (t.name().to_string(), self.host[*t as usize].read()))
-                .filter(|(_, b)| b.peak > 0)
-                .collect(),
+            host: pinned.clone(),
+            pinned,
             to_host: self.moves(true),
             from_host: self.moves(false),
             reserved: self.reserved.read(),

@@ -40,7 +40,12 @@ pub(crate) struct Layout {
     /// Bytes of what the device is given, which comes first.
     given: u64,
     pub grad: Range<u64>,
+    /// Bytes of a file: up to the gradient's end.
     pub end: u64,
+    /// Where a gradient arrives in a block: where it rests, or behind the sum to which it is added.
+    pub arrives: u64,
+    /// Bytes of a block.
+    pub block: u64,
 }
 
 impl Layout {
@@ -56,11 +61,15 @@ impl Layout {
         let parts = room.parts.iter().map(|m| next(bytes(*m))).collect();
         let grad = room.reads.map_or(0, |[_, grad]| bytes(grad));
         let first = next(grad);
+        let landing = room.sums.as_ref().map_or(0, |s| bytes(s.landing));
+        let end = next(landing);
         Layout {
             parts,
             given: room.parts.first().map_or(0, |m| bytes(*m)),
             grad: first..first + grad,
-            end: at,
+            arrives: if landing > 0 { end } else { first },
+            end,
+            block: at,
         }
     }
     fn pieces(&self, b: &Arc<Buffer>) -> Pieces {
@@ -173,6 +182,31 @@ impl Files {
             .write_part(self.file(u)?, part.start, block, part);
         self.writing.push_back((u, t.map_err(failed)?));
         Ok(())
+    }
+    /// A gradient that has arrived in `block` is added to the sum in the room's file by `f`, which is given both; the first of a step
+    /// becomes the sum.
+    pub fn add(
+        &mut self,
+        u: usize,
+        (mut block, first): (Block, bool),
+        host: &Device,
+        f: impl FnOnce(&(Arc<Buffer>, u64), &(Arc<Buffer>, u64)) -> Result<()>,
+    ) -> Result<()> {
+        let Layout { grad, arrives, .. } = self.units[u].layout.clone();
+        if !first {
+            self.settle(u)?;
+            let file = self.file(u)?;
+            let read = self.store.read_part(file, grad.start, block, grad.clone());
+            block = read.map_err(failed)?.wait().map_err(at_wait)?;
+        }
+        let lent = block.lend(host).map_err(failed)?;
+        let done = match lent.buffer() {
+            Some(b) => f(&(b.clone(), arrives), &(b.clone(), grad.start)),
+            None => Ok(()),
+        };
+        let block = lent.give_back().map_err(failed)?;
+        done?;
+        self.grad(u, block)
     }
     fn start(&mut self, u: usize, bytes: u64) -> Result<()> {
         self.settle(u)?;

@@ -7,22 +7,25 @@
 //! |---|---|---|
 //! | parts of a room | pinned memory, or a file through a bounded pool | nothing: the host's device computes on them in place |
 //! | gradient | pinned memory, or beside its room in the file | `Take`, copies, `Give`, once a step |
+//! | gradients of micro-batches | two landings in pinned memory, or a block of the pool, until they are added to the sum beside the room | the same, once a micro-batch |
 //! | what the device is given | the first part | `Bring`, once a step or before each gather |
 //!
 //! A failure of the thread reaches the next caller that gives it something or waits for it.
 #![forbid(unsafe_code)]
 
 mod file;
+mod home;
 mod room;
 mod worker;
 
-use crossweave_hal::{Buffer, Device, HostBuffer, Stream, Tag, WaitLog};
+use crossweave_hal::{Buffer, Device, HostBuffer, MemoryReport, Stream, Tag, WaitLog};
 use crossweave_machine::Pinned;
-use crossweave_program::{Decided, HostJob, HostMemory, Room};
+use crossweave_program::{Brought, Decided, HostJob, HostMemory, Room, Sums};
 use crossweave_store::{Counters, Layer, Settings, Store};
 use crossweave_tensor::{Error, Result, shape_error};
 use file::{Files, Layout, failed};
-use room::{Calls, Held, Memory};
+use home::{Home, Unpinned};
+use room::{Calls, Held, Memory, Sum};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,6 +52,8 @@ pub struct Executor {
     ins: Vec<u64>,
     /// Where a gradient begins in a block, by room.
     grads: Vec<u64>,
+    /// Host memory that is not page-locked.
+    unpinned: Unpinned,
     store: Option<Arc<Store>>,
     out: Stream,
     /// The waits of the stream on which the host's thread copies to the device.
@@ -69,23 +74,24 @@ impl Drop for Guard {
 
 impl Executor {
     /// Allocates the memory of rooms beside `device` and starts the thread of that name, which computes on `host`. The words of a step
-    /// are `words` bytes. With `files` rooms rest in these.
+    /// are `words` bytes. With `files` rooms rest in these. With `pin` all host memory is page-locked, else what the device copies.
     ///
     /// # Errors
-    /// The devices; the disk.
+    /// The devices; memory that cannot be page-locked; the disk.
     pub fn start(
         (device, host): (&Device, &Device),
         rooms: Vec<Room>,
-        words: u64,
+        (words, pin): (u64, bool),
         files: Option<FileTier>,
         name: String,
     ) -> Result<Executor> {
         let layouts: Vec<Layout> = rooms.iter().map(Layout::new).collect();
-        let grads = layouts.iter().map(|l| l.grad.start).collect();
+        let grads = layouts.iter().map(|l| l.arrives).collect();
+        let mut home = Home::new(device, host, pin);
         let store = match files {
             None => None,
             Some(f) => {
-                let largest = layouts.iter().map(|l| l.end).max().unwrap_or(1);
+                let largest = layouts.iter().map(|l| l.block).max().unwrap_or(1);
                 let settings = Settings {
                     buffer_bytes: largest.max(1),
                     ..f.settings
@@ -96,35 +102,29 @@ impl Executor {
         };
         let stream = host.stream("host", 0)?;
         let shared = Arc::new(Shared::default());
+        let landings = match &store {
+            None => landings(&home, &rooms)?,
+            Some(_) => vec![],
+        };
         let (mut free, mut held, mut units) = (vec![], vec![], vec![]);
         for (room, layout) in rooms.into_iter().zip(layouts) {
-            let grad = layout.grad.end - layout.grad.start;
-            let memory = match &store {
-                _ if room.parts.is_empty() => Memory::None,
-                Some(_) => Memory::File,
-                None => Memory::host(device, &stream, &room)?,
-            };
-            let grad = match memory {
-                Memory::Host(_) if grad > 0 => Some(device.alloc_host(grad, Tag::Grad)?),
-                _ => None,
-            };
-            free.push(grad);
+            let bytes = layout.grad.end - layout.grad.start;
             if let Some(store) = &store {
                 units.push(file::Unit::new(store, &room.name, layout)?);
             }
-            held.push(Held {
-                memory,
-                grad: None,
-                given: room.parts.first().map_or(0, |m| room.bytes(*m)),
-                calls: Calls::new(host, room)?,
-                dirty: false,
-            });
+            let (room, arrives) = hold(&mut home, &stream, (room, store.is_some()), bytes)?;
+            free.push(arrives);
+            held.push(room);
         }
         // One in use, one on its way, one to spare.
-        let words = (0..3).map(|_| device.alloc_host(words, Tag::Staging));
-        let words = words.collect::<crossweave_hal::Result<Vec<_>>>()?;
+        let words = (0..3).map(|_| home.pinned(words, Tag::Staging));
+        let words = words.collect::<Result<Vec<_>>>()?;
         let count = held.len();
-        shared.tell(|p| (p.ins, p.grads, p.words) = (vec![0; count], free, words));
+        shared.tell(|p| {
+            (p.ins, p.grads, p.words) = (vec![0; count], free, words);
+            p.landings = landings;
+        });
+        let unpinned = home.unpinned;
         let (jobs, todo) = channel();
         let copy_in = device.stream("copy_in", 1)?;
         let in_log = copy_in.wait_log();
@@ -155,6 +155,7 @@ impl Executor {
             ins: vec![0; count],
             shared,
             grads,
+            unpinned,
             store,
             out: device.stream("copy_out", 1)?,
             copy_in: in_log,
@@ -169,6 +170,10 @@ impl Executor {
     /// The same on the way onto it.
     pub fn in_log(&self) -> WaitLog {
         self.copy_in.clone()
+    }
+    /// A report of the device's memory with the host memory of this rank that is not page-locked.
+    pub fn counted(&self, report: MemoryReport) -> MemoryReport {
+        self.unpinned.counted(report)
     }
     /// Copies to the device asked for so far.
     pub fn copies_asked(&self) -> u64 {
@@ -202,16 +207,20 @@ impl Executor {
         }
     }
 
-    /// `Bring`: what the device is given of a room comes to a buffer, from byte `at` on.
+    /// `Bring`: what the device is given of a room, or a figure of its gradient, comes to a buffer, from byte `at` on.
     ///
     /// # Errors
     /// The thread has failed.
-    pub fn bring(&mut self, room: usize, (dest, at): (Arc<Buffer>, u64)) -> Result<()> {
+    pub fn bring(
+        &mut self,
+        (room, what): (usize, Brought),
+        (dest, at): (Arc<Buffer>, u64),
+    ) -> Result<()> {
         self.ins[room] += 1;
-        self.send(Job::In(room, dest, at))
+        self.send(Job::In((room, what), dest, at))
     }
 
-    /// `Take`: pinned memory that nothing uses, and the byte where what goes into it begins: of its own, or a block of the pool.
+    /// `Take`: pinned memory that nothing uses, and the byte where what goes into it begins: of its own, a landing, or a block of the pool.
     ///
     /// # Errors
     /// The thread has failed; no block has come free for a long time.
@@ -223,7 +232,12 @@ impl Executor {
         let (u, store) = match (what, &self.store) {
             (HostMemory::Words, _) => return own(|p, _| p.words.pop(), 0),
             (HostMemory::Grad(u), None) => return own(|p, u| p.grads[u].take(), u),
-            (HostMemory::Grad(u), Some(store)) => (u, store),
+            (HostMemory::Part(u) | HostMemory::Last(u), None) => {
+                return own(|p, _| p.landings.pop(), u);
+            }
+            (HostMemory::Grad(u) | HostMemory::Part(u) | HostMemory::Last(u), Some(store)) => {
+                (u, store)
+            }
         };
         // In short waits, so that a failure of the thread that frees blocks is heard.
         let until = Instant::now() + file::PATIENCE;
@@ -243,6 +257,8 @@ impl Executor {
     pub fn give(&self, what: HostMemory, memory: Pinned) -> Result<()> {
         match (what, memory) {
             (HostMemory::Grad(u), memory) => self.send(Job::Grad(u as usize, memory)),
+            (HostMemory::Part(u), memory) => self.send(Job::Add(u as usize, memory, false)),
+            (HostMemory::Last(u), memory) => self.send(Job::Add(u as usize, memory, true)),
             (HostMemory::Words, Pinned::Memory(words)) => self.send(Job::Begin(words)),
             (HostMemory::Words, Pinned::Block(_)) => shape_error("words in a block of files"),
         }
@@ -267,6 +283,9 @@ impl Executor {
         for (what, memory) in taken {
             self.shared.tell(|p| match (what, memory) {
                 (HostMemory::Grad(u), Pinned::Memory(m)) => p.grads[u as usize] = Some(m),
+                (HostMemory::Part(_) | HostMemory::Last(_), Pinned::Memory(m)) => {
+                    p.landings.push(m);
+                }
                 (HostMemory::Words, Pinned::Memory(m)) => p.words.push(m),
                 // A block returns to its pool.
                 (_, Pinned::Block(_)) => {}
@@ -295,6 +314,53 @@ impl Executor {
         self.send(Job::Write(room, part, at, bytes.to_vec(), tx))?;
         rx.recv().unwrap_or_else(|_| self.shared.wait(|_| None))
     }
+}
+
+/// Landings of the gradients of micro-batches: one is filled while the other is added up.
+const LANDINGS: usize = 2;
+
+/// Landings, each for the largest gradient of those that are added up here.
+fn landings(home: &Home<'_>, rooms: &[Room]) -> Result<Vec<HostBuffer>> {
+    let summed = rooms.iter().filter_map(|r| Some((r, r.sums.as_ref()?)));
+    let largest = summed.map(|(r, s)| r.bytes(s.landing)).max();
+    let of = |bytes| (0..LANDINGS).map(move |_| home.pinned(bytes, Tag::Grad));
+    largest.into_iter().flat_map(of).collect()
+}
+
+/// Takes the memory of a room whose gradient has so many bytes: what is held of it, and where its gradient arrives, unless that is a
+/// landing or a block of files.
+fn hold(
+    home: &mut Home<'_>,
+    stream: &Stream,
+    (room, in_file): (Room, bool),
+    bytes: u64,
+) -> Result<(Held, Option<HostBuffer>)> {
+    let memory = match in_file {
+        _ if room.parts.is_empty() => Memory::None,
+        true => Memory::File,
+        false => Memory::host(home, stream, &room)?,
+    };
+    let (mut arrives, mut grad) = (None, None);
+    match (&memory, &room.sums) {
+        (Memory::Host(_), Some(_)) => grad = Some(home.kept(bytes, Tag::Grad)?),
+        (Memory::Host(_), None) if bytes > 0 => arrives = Some(home.pinned(bytes, Tag::Grad)?),
+        _ => {}
+    }
+    let sum = |s: &Sums| -> Result<Sum> {
+        Ok(Sum {
+            begun: false,
+            figures: Some(home.pinned(room.bytes(s.figures), Tag::Staging)?),
+        })
+    };
+    let held = Held {
+        memory,
+        grad,
+        sum: room.sums.as_ref().map(sum).transpose()?,
+        given: room.parts.first().map_or(0, |m| room.bytes(*m)),
+        calls: Calls::new(stream.device(), room)?,
+        dirty: false,
+    };
+    Ok((held, arrives))
 }
 
 impl Drop for Executor {

@@ -1,8 +1,9 @@
 //! What rests of a room in host memory, and how it is lent to the host's device for its calls.
 
+use crate::home::Home;
 use crossweave_hal::{Buffer, Device, HostBuffer, Stream};
 use crossweave_machine::Machine;
-use crossweave_program::{Decided, MemId, Room};
+use crossweave_program::{Decided, MemId, Room, Sums};
 use crossweave_tensor::{Result, shape_error};
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,8 +11,10 @@ use std::sync::Arc;
 /// A room while the executor holds it.
 pub(crate) struct Held {
     pub memory: Memory,
-    /// The gradient of the step, between its arrival and the update.
+    /// The gradient of the step, between its arrival and the update; the sum of those of its micro-batches stays here.
     pub grad: Option<HostBuffer>,
+    /// How far that sum is, where it is made here.
+    pub sum: Option<Sum>,
     pub calls: Calls,
     /// Bytes of what the device is given.
     pub given: u64,
@@ -19,11 +22,29 @@ pub(crate) struct Held {
     pub dirty: bool,
 }
 
+/// A sum of gradients of micro-batches.
+pub(crate) struct Sum {
+    /// Some of this step are in it.
+    pub begun: bool,
+    /// Its figures, in pinned memory; none while it is lent.
+    pub figures: Option<HostBuffer>,
+}
+
+/// What an arriving gradient is added to.
+pub(crate) struct Adding<'a> {
+    pub landing: &'a (Arc<Buffer>, u64),
+    pub sum: &'a (Arc<Buffer>, u64),
+    /// Where the figures of the sum go, behind the last micro-batch.
+    pub figures: Option<&'a (Arc<Buffer>, u64)>,
+    /// It is the first of the step.
+    pub first: bool,
+}
+
 /// Where its parts rest.
 pub(crate) enum Memory {
     /// It has none.
     None,
-    /// In pinned memory of the first device, each by itself; none while it is lent.
+    /// In host memory, each by itself; none while it is lent.
     Host(Vec<Option<HostBuffer>>),
     /// In a file.
     File,
@@ -40,6 +61,7 @@ pub(crate) struct Calls {
     machine: Machine,
     parts: Vec<MemId>,
     reads: Option<[MemId; 2]>,
+    sums: Option<Sums>,
     update: Range<usize>,
     refresh: Range<usize>,
 }
@@ -51,6 +73,7 @@ impl Calls {
             machine: Machine::new(host, room.program)?,
             parts: room.parts,
             reads: room.reads,
+            sums: room.sums,
             update: room.update,
             refresh: room.refresh,
         })
@@ -88,6 +111,29 @@ impl Calls {
         self.run(self.update.clone(), stream, lent)
     }
 
+    /// Adds a gradient to the sum of those of the step, and behind the last takes the sum's figures.
+    pub fn add(&mut self, stream: &Stream, to: &Adding<'_>) -> Result<()> {
+        let (Some(sums), Some([_, grad])) = (self.sums.clone(), self.reads) else {
+            return shape_error("a gradient of a micro-batch where none are added up");
+        };
+        let mut run = |calls: Range<usize>| {
+            let figures = to.figures.map(|f| (sums.figures, f));
+            let both = [(sums.landing, to.landing), (grad, to.sum)];
+            for (mem, (buffer, at)) in both.into_iter().chain(figures) {
+                self.machine.lend(mem, buffer.clone(), *at);
+            }
+            self.machine.run_some(calls, stream, None)
+        };
+        run(match to.first {
+            true => sums.first.clone(),
+            false => sums.further.clone(),
+        })?;
+        match to.figures {
+            Some(_) => run(sums.measure.clone()),
+            None => Ok(()),
+        }
+    }
+
     /// Makes what the device is given from the other parts.
     pub fn refresh(&mut self, stream: &Stream, lent: &Pieces) -> Result<()> {
         self.run(self.refresh.clone(), stream, lent)
@@ -95,19 +141,21 @@ impl Calls {
 }
 
 impl Memory {
-    /// Pinned memory beside `device` for all parts of a room, made zero by the host's device: in a rehearsal, which computes nothing, no page
-    /// of it is touched.
-    pub fn host(device: &Device, host: &Stream, room: &Room) -> Result<Memory> {
-        let zeros = |mem: &MemId| -> Result<Option<HostBuffer>> {
+    /// Memory for all parts of a room, made zero by the host's device: in a rehearsal, which computes nothing, no page of it is touched.
+    /// The device copies the first; the others are the host's alone.
+    pub fn host(home: &mut Home<'_>, host: &Stream, room: &Room) -> Result<Memory> {
+        let mut zeros = |(k, mem): (usize, &MemId)| -> Result<Option<HostBuffer>> {
             let tag = room.program.memory[mem.index()].tag;
-            let lent = host
-                .device()
-                .borrow_host(device.alloc_host(room.bytes(*mem), tag)?)?;
+            let memory = match k {
+                0 => home.pinned(room.bytes(*mem), tag)?,
+                _ => home.kept(room.bytes(*mem), tag)?,
+            };
+            let lent = host.device().borrow_host(memory)?;
             host.fill(lent.all(), 0, 1)?;
             host.sync(None)?;
             Ok(Some(lent.take_back()?))
         };
-        let parts = room.parts.iter().map(zeros);
+        let parts = room.parts.iter().enumerate().map(&mut zeros);
         Ok(Memory::Host(parts.collect::<Result<_>>()?))
     }
 

@@ -5,10 +5,11 @@
 //! caller that waits for it gets its failure instead.
 
 use crate::file::{Files, PATIENCE};
-use crate::room::{Held, Memory, unlend};
+use crate::room::{Adding, Held, Memory, unlend};
 use crossweave_hal::{Buffer, Device, HostBuffer, Stream};
 use crossweave_machine::Pinned;
-use crossweave_program::Decided;
+use crossweave_program::{Brought, Decided};
+use crossweave_store::Block;
 use crossweave_tensor::{Error, Result, shape_error};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,11 +22,13 @@ pub(crate) enum Job {
     /// The words of the step whose updates follow.
     Begin(HostBuffer),
     Grad(usize, Pinned),
+    /// The gradient of some micro-batches, to be added up; whether it is of the last.
+    Add(usize, Pinned, bool),
     StateIn(usize),
     Update(usize, Decided),
     StateOut(usize),
     /// What the device is given, to the device: destination, and the byte where it goes.
-    In(usize, Arc<Buffer>, u64),
+    In((usize, Brought), Arc<Buffer>, u64),
     /// A part, and which of its bytes.
     Read(usize, usize, Range<u64>, SyncSender<Result<Vec<u8>>>),
     /// A part, its first byte, and bytes.
@@ -42,6 +45,8 @@ pub(crate) struct Progress {
     /// Memory for gradients and words that nothing uses.
     pub grads: Vec<Option<HostBuffer>>,
     pub words: Vec<HostBuffer>,
+    /// Memory in which gradients of micro-batches arrive.
+    pub landings: Vec<HostBuffer>,
     pub failed: Option<Error>,
 }
 
@@ -49,6 +54,23 @@ pub(crate) struct Progress {
 pub(crate) struct Shared {
     progress: Mutex<Progress>,
     changed: Condvar,
+}
+
+impl Job {
+    /// The room that it is about.
+    fn room(&self) -> Option<usize> {
+        match self {
+            Job::Grad(u, _)
+            | Job::Add(u, ..)
+            | Job::StateIn(u)
+            | Job::Update(u, _)
+            | Job::StateOut(u)
+            | Job::In((u, _), ..)
+            | Job::Read(u, ..)
+            | Job::Write(u, ..) => Some(*u),
+            Job::Begin(_) | Job::Forget => None,
+        }
+    }
 }
 
 impl Shared {
@@ -158,14 +180,19 @@ impl Worker {
             }
             Job::Grad(u, Pinned::Memory(memory)) => self.rooms[u].grad = Some(memory),
             Job::Grad(u, Pinned::Block(block)) => self.files()?.grad(u, block)?,
+            Job::Add(u, Pinned::Memory(landing), last) => self.add(u, landing, last)?,
+            Job::Add(u, Pinned::Block(block), last) => self.add_in_file(u, block, last)?,
             Job::StateIn(u) => {
-                self.reserve()?;
+                self.reserve(Some(u))?;
                 self.files()?.state_in(u)?;
             }
             Job::StateOut(u) => self.files()?.state_out(u)?,
             Job::Update(u, decided) => self.update(u, &decided)?,
-            Job::In(u, dest, at) => {
-                self.bring(u, &dest, at)?;
+            Job::In((u, what), dest, at) => {
+                match what {
+                    Brought::Params => self.bring(u, &dest, at)?,
+                    figure => self.bring_figure((u, figure), &dest, at)?,
+                }
                 // Dropped before the notification: the thread that waits for it frees the memory and must hold the last reference.
                 drop(dest);
                 self.shared.tell(|p| p.ins[u] += 1);
@@ -193,13 +220,28 @@ impl Worker {
         Ok(())
     }
 
-    /// A block for the next read. Where all are gradients that wait in line behind this job, those are written first: nothing else
-    /// would ever free one.
-    fn reserve(&mut self) -> Result<()> {
+    /// The first job in line that gives a block back, and can be done before those ahead of it: none is of its room, nor is the job that
+    /// is being done, of room `now`.
+    fn gives_a_block(&self, now: Option<usize>) -> Option<usize> {
+        let ahead = |at: usize, u: usize| {
+            let mut before = self.queue.iter().take(at);
+            now == Some(u) || before.any(|j| j.room() == Some(u))
+        };
+        self.queue.iter().enumerate().position(|(at, j)| match j {
+            Job::Grad(_, Pinned::Block(_)) => true,
+            Job::Add(u, Pinned::Block(_), _) => !ahead(at, *u),
+            _ => false,
+        })
+    }
+
+    /// A block for the next read, of a job of room `now`. Where all are gradients that wait in line behind this job, those are written
+    /// first: nothing else would ever free one.
+    fn reserve(&mut self, now: Option<usize>) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while !self.files()?.reserve()? {
-            let waits = |j: &Job| matches!(j, Job::Grad(_, Pinned::Block(_)));
-            let next = match self.queue.iter().position(waits) {
+            let at = self.gives_a_block(now);
+            let here = at.is_some();
+            let next = match at {
                 Some(at) => self.queue.remove(at),
                 None => match self.jobs.recv_timeout(Duration::from_millis(20)) {
                     Ok(job) => Some(job),
@@ -209,6 +251,9 @@ impl Worker {
             };
             match next {
                 Some(Job::Grad(u, Pinned::Block(block))) => self.files()?.grad(u, block)?,
+                Some(Job::Add(u, Pinned::Block(block), last)) if here => {
+                    self.add_in_file(u, block, last)?;
+                }
                 Some(job) => self.queue.push_back(job),
                 // The other side has one in hand.
                 None if Instant::now() > until => return Ok(()),
@@ -256,8 +301,105 @@ impl Worker {
         Ok(())
     }
 
+    /// Adds the gradient of some micro-batches to the sum in memory.
+    fn add(&mut self, u: usize, landing: HostBuffer, last: bool) -> Result<()> {
+        let Worker {
+            host,
+            stream,
+            rooms,
+            shared,
+            ..
+        } = self;
+        let Held {
+            grad, sum, calls, ..
+        } = &mut rooms[u];
+        let (Some(sum), Some(total)) = (sum, grad.take()) else {
+            return shape_error(format!("room {u} adds up no gradients"));
+        };
+        let lend = |m: HostBuffer| -> Result<(Arc<Buffer>, u64)> {
+            Ok((Arc::new(host.borrow_host(m)?), 0))
+        };
+        let (landing, total) = (lend(landing)?, lend(total)?);
+        let figures = match last {
+            true => sum.figures.take().map(lend).transpose()?,
+            false => None,
+        };
+        let done = calls.add(
+            stream,
+            &Adding {
+                landing: &landing,
+                sum: &total,
+                figures: figures.as_ref(),
+                first: !std::mem::replace(&mut sum.begun, true),
+            },
+        );
+        *grad = Some(unlend(total.0)?);
+        if let Some((f, _)) = figures {
+            sum.figures = Some(unlend(f)?);
+        }
+        let landing = unlend(landing.0)?;
+        shared.tell(|p| p.landings.push(landing));
+        done
+    }
+
+    /// The same where the sum rests in a file: it is read behind what has arrived, and written back.
+    fn add_in_file(&mut self, u: usize, block: Block, last: bool) -> Result<()> {
+        let Worker {
+            host,
+            stream,
+            rooms,
+            files,
+            ..
+        } = self;
+        let Held { sum, calls, .. } = &mut rooms[u];
+        let Some(sum) = sum else {
+            return shape_error(format!("room {u} adds up no gradients"));
+        };
+        let first = !std::mem::replace(&mut sum.begun, true);
+        let figures = match last {
+            true => sum.figures.take(),
+            false => None,
+        };
+        let figures = figures.map(|m| -> Result<_> { Ok((Arc::new(host.borrow_host(m)?), 0)) });
+        let figures = figures.transpose()?;
+        opened(files)?.add(u, (block, first), host, |landing, total| {
+            let figures = figures.as_ref();
+            calls.add(
+                stream,
+                &Adding {
+                    landing,
+                    sum: total,
+                    figures,
+                    first,
+                },
+            )
+        })?;
+        if let Some((f, _)) = figures {
+            sum.figures = Some(unlend(f)?);
+        }
+        Ok(())
+    }
+
+    /// Copies a figure of a room's gradient to the device.
+    fn bring_figure(&mut self, (u, what): (usize, Brought), dest: &Buffer, at: u64) -> Result<()> {
+        let sum = self.rooms[u].sum.as_ref();
+        let Some(figures) = sum.and_then(|s| s.figures.as_ref()) else {
+            return shape_error(format!("room {u} has no figures of a gradient"));
+        };
+        let from = match what {
+            Brought::SquaresLow => figures.buffer().region(4, 4),
+            Brought::NonFinite => figures.buffer().region(8, 4),
+            _ => figures.buffer().region(0, 4),
+        };
+        Ok(self.copy_in.copy(dest.region(at, 4), from)?)
+    }
+
     /// The memory of a gradient is free for the next.
     fn grad_is_used(&mut self, u: usize) {
+        if let Some(sum) = &mut self.rooms[u].sum {
+            sum.begun = false;
+            return;
+        }
         if let Some(grad) = self.rooms[u].grad.take() {
             self.shared.tell(|p| p.grads[u] = Some(grad));
         }
@@ -294,7 +436,7 @@ impl Worker {
         // A block of the step's own update, or one read for this copy alone.
         let read_here = in_file && !self.files()?.holds(u);
         if read_here {
-            self.reserve()?;
+            self.reserve(Some(u))?;
             match stale {
                 true => self.files()?.read_all(u)?,
                 false => self.files()?.read_given(u)?,
@@ -334,7 +476,7 @@ impl Worker {
         if !matches!(self.rooms[u].memory, Memory::File) {
             return Ok(f(&mut self.rooms[u].memory.bytes(part)?[r]));
         }
-        self.reserve()?;
+        self.reserve(Some(u))?;
         let files = self.files()?;
         files.read_all(u)?;
         let made = f(files.bytes(u, part, r)?);

@@ -173,7 +173,7 @@ fn touches(op: &StepKind, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> 
         StepKind::StateIn { unit } | StepKind::StateOut { unit } => {
             out.push(writes(Resource::State(unit)))
         }
-        StepKind::GradOut { unit } => out.push(writes(Resource::Grad(unit))),
+        StepKind::GradOut { unit, .. } => out.push(writes(Resource::Grad(unit))),
         // A gather reads the slice that arrives here.
         StepKind::ShardIn { unit } => out.push(writes(Resource::State(unit))),
         StepKind::ParamIn { unit } => {

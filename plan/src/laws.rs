@@ -36,6 +36,19 @@ struct Saved {
     spilled: bool,
 }
 
+/// How far the gradient of a unit has left for the host.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parting {
+    /// All of it has.
+    out: bool,
+    /// Those of micro-batches leave one by one, which the host adds up.
+    leave: bool,
+    /// That of some micro-batches is reduced and has not left.
+    waits: bool,
+    /// That of some micro-batches has left.
+    left: bool,
+}
+
 /// Where a unit stands in the step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
@@ -61,7 +74,7 @@ struct Standing {
     on_device: bool,
     /// The update runs on the host lane.
     hosted: bool,
-    grad_out: bool,
+    parts: Parting,
     params_in: bool,
     /// The parameters rest in host memory: each gather needs its slice copied in.
     shard_away: bool,
@@ -118,6 +131,7 @@ impl<'a> State<'a> {
                     units[unit as usize].hosted = true;
                 }
                 StepKind::ShardIn { unit } => units[unit as usize].shard_away = true,
+                StepKind::GradOut { unit, more: true } => units[unit as usize].parts.leave = true,
                 _ => {}
             }
             if let Some(unit) = step.op.reads_params() {
@@ -267,7 +281,7 @@ impl<'a> State<'a> {
             StepKind::Fetch { unit, mb } => self.fetch(index, unit, mb),
             StepKind::StateIn { unit } => self.state_in(index, unit),
             StepKind::StateOut { unit } => self.state_out(index, unit),
-            StepKind::GradOut { unit } => self.grad_out(index, unit),
+            StepKind::GradOut { unit, more } => self.grad_out(index, unit, more),
             StepKind::ParamIn { unit } => self.param_in(index, unit),
             StepKind::ShardIn { unit } => self.shard_in(index, unit),
         }
@@ -576,18 +590,22 @@ impl<'a> State<'a> {
                     format!("micro-batches of unit {unit} are reduced one by one, which needs gradients in slots, reduce-scatters, and neither zg nor fold steps"),
                 );
             }
+            if standing.parts.waits {
+                return self.fault(index, Law::State, format!("the gradient of unit {unit} for the micro-batches before has not left; put gout{unit}+ before it"));
+            }
             self.gather_sums(index, unit)?;
             if scatters {
                 let whole = self.facts.units[unit as usize].grad_bytes;
                 let slice = self.facts.shard(unit, whole);
                 self.live.grads -= whole;
-                // A later sum arrives beside the slice that it is added to.
-                match standing.sliced {
+                // A later sum arrives beside the slice that it is added to, where that is on the device.
+                match standing.sliced && !standing.parts.leave {
                     true => self.transient += slice,
                     false => self.live.grads += slice,
                 }
             }
             let standing = &mut self.units[unit as usize];
+            standing.parts.waits = standing.parts.leave && more;
             if more {
                 (standing.written, standing.open, standing.sliced) = (false, false, true);
             } else {
@@ -623,6 +641,11 @@ impl<'a> State<'a> {
         if let Some(unit) = (0..self.units.len()).find(lacks) {
             return self.owes_tie(index, unit as UnitId);
         }
+        // Of a sum that the host makes, the host has the squares.
+        let here = |s: &Standing| s.parts.leave && !s.parts.out;
+        if let Some(unit) = self.units.iter().position(here) {
+            return self.fault(index, Law::Norm, format!("the host does not have the whole gradient of unit {unit} yet; put gout{unit} before it"));
+        }
         Ok(())
     }
 
@@ -652,7 +675,7 @@ impl<'a> State<'a> {
             return self.fault(index, Law::State, format!("the optimizer state of unit {unit} is not where it is updated; put sin{unit} before it"));
         }
         let host = self.plan.steps[index].lane == Lane::Host;
-        if host && !standing.grad_out {
+        if host && !standing.parts.out {
             return self.fault(index, Law::State, format!("the gradient of unit {unit} is on the device and the update on the host; put gout{unit} before it"));
         }
         self.update_done = true;

@@ -197,6 +197,10 @@ pub enum StepKind {
     GradOut {
         /// Unit whose gradient leaves.
         unit: UnitId,
+        /// The gradient is of some micro-batches only: the host adds those of later ones to it, and the last `GradOut` completes the
+        /// sum.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        more: bool,
     },
     /// Copy this rank's part of a unit's parameters, as the host updated them, onto the device: behind the update, or before
     /// it for those of the step before (a delayed update).
@@ -337,7 +341,7 @@ impl StepKind {
             | StepKind::Fetch { unit, .. }
             | StepKind::StateIn { unit }
             | StepKind::StateOut { unit }
-            | StepKind::GradOut { unit }
+            | StepKind::GradOut { unit, .. }
             | StepKind::ParamIn { unit }
             | StepKind::ShardIn { unit } => std::slice::from_ref(unit),
         }

@@ -13,6 +13,7 @@
 //! | `au.m>r` `au.m<r` `gu.m>r` `gu.m<r` | send to, receive from rank `r`: activation, gradient |
 //! | `outu.m` `inu.m` `soutu` `sinu` | spill, fetch; optimizer state out, in |
 //! | `goutu` `pinu` `shinu` | gradient to the host, updated parameters and parameter slice from it |
+//! | `goutu+` | the gradient of some micro-batches to the host, which adds those of later ones |
 //!
 //! `@lane` behind an operation puts it on another lane than its own (`opt2@host`).
 
@@ -68,7 +69,9 @@ impl fmt::Display for StepKind {
             StepKind::Fetch { unit, mb } => write!(f, "in{unit}.{mb}"),
             StepKind::StateIn { unit } => write!(f, "sin{unit}"),
             StepKind::StateOut { unit } => write!(f, "sout{unit}"),
-            StepKind::GradOut { unit } => write!(f, "gout{unit}"),
+            StepKind::GradOut { unit, more } => {
+                write!(f, "gout{unit}{}", if *more { "+" } else { "" })
+            }
             StepKind::ParamIn { unit } => write!(f, "pin{unit}"),
             StepKind::ShardIn { unit } => write!(f, "shin{unit}"),
         }
@@ -174,7 +177,10 @@ fn parse_op(text: &str) -> Option<StepKind> {
         }
         "sin" => StepKind::StateIn { unit: unit()? },
         "sout" => StepKind::StateOut { unit: unit()? },
-        "gout" => StepKind::GradOut { unit: unit()? },
+        "gout" => StepKind::GradOut {
+            unit: rest.strip_suffix('+').unwrap_or(rest).parse().ok()?,
+            more: rest.ends_with('+'),
+        },
         "pin" => StepKind::ParamIn { unit: unit()? },
         "shin" => StepKind::ShardIn { unit: unit()? },
         "ar" | "rs" => {

@@ -12,7 +12,7 @@ use crossweave_program::{
 };
 use crossweave_tensor::{Group, UnitDecl};
 use crossweave_zero::lower::{
-    Grads, Groups, Job, Memory, Optim, Owners, ParamMemory, Params, Source, ToHost, Words,
+    Grads, Groups, Job, Memory, Optim, Owners, ParamMemory, Params, Parts, Source, ToHost, Words,
     unit_state,
 };
 use crossweave_zero::optim::Recipe;
@@ -48,7 +48,7 @@ fn placement(
             true => spec.zero.node.max(1),
             false => 1,
         },
-        sliced: spec.zero.stage >= ZeroStage::Two,
+        sliced: spec.zero.stage >= ZeroStage::Two || spec.reduces_each(),
         host,
         away,
     }
@@ -239,7 +239,9 @@ impl Given<'_> {
         Ok(Some(b.group(group)))
     }
 
-    fn job(&self, b: &mut Builder, gathers: bool) -> Result<Job> {
+    fn job(&self, b: &mut Builder, plan: &Plan) -> Result<Job> {
+        let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
+        let gathers = plan.steps.iter().any(gathers);
         let (s, own) = (self.spec, self.groups);
         let mut owners = vec![];
         for o in &own.owners {
@@ -288,7 +290,7 @@ impl Given<'_> {
             seeded: s.precision.scaler.is_some() || s.labelled,
             wire: s.precision.wire,
             accumulate: s.precision.accum,
-            reduced_each: s.reduces_each(),
+            parts: parts(plan, self.flats),
             shards: s.canonical,
             micro_batches: s.micro_batches,
             groups: Groups {
@@ -301,10 +303,10 @@ impl Given<'_> {
     }
 
     /// The ways to the host, where the optimizer is offloaded.
-    fn to_host(&self, b: &mut Builder) -> Option<ToHost> {
+    fn to_host(&self, b: &mut Builder, job: &Job) -> Option<ToHost> {
         let how = self.spec.offload.as_ref()?.optimizer?;
         let wire = how.wire(self.spec.compute);
-        Some(ToHost::declare(b, self.flats, wire))
+        Some(ToHost::declare(b, job, self.flats, wire))
     }
 
     /// The units whose gradients the backward of `u` writes, each with the parameters it does.
@@ -374,7 +376,7 @@ pub fn lower(
     let each = recipes.iter().enumerate();
     let flats = each.map(|(u, r)| flat(spec, (u, units), r, elsewhere.contains(&u)));
     let flats: Vec<Flat> = flats.collect();
-    let rooms = rooms(spec, &flats)?;
+    let rooms = rooms(spec, &flats, &parts(&planned.0, &flats))?;
     let given = Given {
         spec,
         units,
@@ -423,16 +425,64 @@ fn values(b: &mut Builder, s: &Step, op: &StepKind) -> Result<()> {
 /// For each unit, whether its gradient goes to the host.
 fn leaving(plan: &Plan, units: usize) -> Vec<bool> {
     let leaves = |u: usize| {
-        let out = StepKind::GradOut { unit: u as u32 };
+        let out = StepKind::GradOut {
+            unit: u as u32,
+            more: false,
+        };
         plan.steps.iter().any(|s| s.op == out)
     };
     (0..units).map(leaves).collect()
 }
 
+/// How the plan adds up the micro-batches of each unit.
+fn parts(plan: &Plan, flats: &[Flat]) -> Vec<Parts> {
+    let mut all = vec![Parts::default(); flats.len()];
+    for s in &plan.steps {
+        match &s.op {
+            StepKind::ReduceGrad {
+                units, more: true, ..
+            } => units.iter().for_each(|u| all[*u as usize].reduced = true),
+            StepKind::GradOut { unit, more: true } => {
+                let u = *unit as usize;
+                all[u].leave = flats[u].host > 0;
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+/// `GradOut`: what the host has of the gradient of unit `u` leaves, all at once or one of its `parts`.
+fn leave(
+    b: &mut Builder,
+    id: StepId,
+    (g, host): (&mut Grads<'_>, &ToHost),
+    (u, flat, parts): (usize, &Flat, Parts),
+    more: bool,
+) {
+    match (parts.leave, more) {
+        (true, _) => host.part_out(b, id, (g, u), !more),
+        // None of it is the host's.
+        (false, true) => return,
+        (false, false) => {}
+    }
+    if more {
+        return;
+    }
+    // The norm is taken later, of what is summed here: of the sum that the host makes, of the part that the device updates.
+    g.squares_of(b, id, u);
+    g.count_leaving(b, id, u);
+    if !parts.leave {
+        host.grad_out(b, id, (g, u));
+        if flat.host == flat.owned_len() {
+            g.close(b, id, u);
+        }
+    }
+}
+
 fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> Result<Lowered> {
     let mut b = Builder::default();
-    let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
-    let job = given.job(&mut b, plan.steps.iter().any(gathers))?;
+    let job = given.job(&mut b, &plan)?;
     let tie = given.declare(&mut b, &given.groups.tie)?;
     let flats = given.flats;
     let each = || flats.iter().enumerate();
@@ -442,7 +492,7 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
     let memory = Memory::declare(&mut b, &job, flats, &words);
     let optim = |(u, f): (usize, &Flat)| Optim::declare(&mut b, u, f, &given.recipes[u]);
     let optim: Vec<_> = each().map(optim).collect();
-    let mut host = given.to_host(&mut b);
+    let mut host = given.to_host(&mut b, &job);
     let left = leaving(&plan, flats.len());
     let mut g = Grads::new(&job, flats, &memory, &words);
     let p = Params {
@@ -468,15 +518,10 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
             }
             StepKind::Finite => g.finite(&mut b, id, &left),
             StepKind::GradNorm => g.norm(&mut b, id, &left),
-            StepKind::GradOut { unit } => {
+            StepKind::GradOut { unit, more } => {
                 let u = *unit as usize;
-                // The norm is taken later, of what is summed here.
-                g.squares_of(&mut b, id, u);
-                g.count_leaving(&mut b, id, u);
-                offloaded(&mut host)?.grad_out(&mut b, id, (&g, u));
-                if flats[u].host == flats[u].owned_len() {
-                    g.close(&mut b, id, u);
-                }
+                let to = (&mut g, &*offloaded(&mut host)?);
+                leave(&mut b, id, to, (u, &flats[u], job.parts[u]), *more);
             }
             StepKind::Update { unit } => {
                 let u = *unit as usize;

@@ -95,7 +95,9 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     let finite = spec.precision.scaler.is_some();
     p = p.with(Place(spec.zero.stage));
     if spec.reduces_each() {
-        p = p.with(ReduceEach);
+        p = p.with(ReduceEach {
+            alone: spec.sums_alone(),
+        });
     }
     if spec.canonical.is_some() {
         p = p.with(Canonical {
@@ -192,7 +194,7 @@ fn plan_offload(mut p: PassManager, spec: &RankSpec, last: bool) -> PassManager 
         }
         return p;
     }
-    if let Some(updates) = host_updates(offload) {
+    if let Some(updates) = host_updates(offload, spec.sums_on_the_host()) {
         p = p.with(updates);
     }
     if offload.params {
@@ -201,7 +203,7 @@ fn plan_offload(mut p: PassManager, spec: &RankSpec, last: bool) -> PassManager 
     p
 }
 
-fn host_updates(offload: &OffloadSpec) -> Option<HostUpdates> {
+fn host_updates(offload: &OffloadSpec, sums: bool) -> Option<HostUpdates> {
     let how = offload.optimizer?;
     Some(HostUpdates {
         // One block is updated, one is written; the rest may be read ahead.
@@ -211,5 +213,6 @@ fn host_updates(offload: &OffloadSpec) -> Option<HostUpdates> {
         },
         delayed: how.delayed,
         params_away: offload.params,
+        sums,
     })
 }

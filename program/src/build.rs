@@ -4,8 +4,8 @@
 
 use crate::formula::{Ex, Prog};
 use crate::instr::{
-    Call, Figure, Fragment, FragmentId, GroupId, HostJob, HostMemory, Instr, KernelDecl, KernelId,
-    Local, Member, Move, ParamId, Part, Program, Span, Traffic,
+    Brought, Call, Figure, Fragment, FragmentId, GroupId, HostJob, HostMemory, Instr, KernelDecl,
+    KernelId, Local, Member, Move, ParamId, Part, Program, Span, Traffic,
 };
 use crate::memory::{MemId, MemoryDecl, Place, Tag};
 use crate::params::ParamBlock;
@@ -227,9 +227,9 @@ impl<'b> Code<'b> {
     }
 
     /// See [`Instr::Bring`].
-    pub fn bring(&self, room: u32, to: &View<'_>) {
+    pub fn bring(&self, room: u32, what: Brought, to: &View<'_>) {
         let to = to.span();
-        self.push(Instr::Bring { room, to });
+        self.push(Instr::Bring { room, what, to });
     }
 
     /// See [`Instr::Await`].

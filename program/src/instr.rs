@@ -125,6 +125,23 @@ pub enum HostMemory {
     Words,
     /// For the gradient of what the host's thread holds under this number.
     Grad(u32),
+    /// For its gradient of some micro-batches, which the thread adds to the sum of those before.
+    Part(u32),
+    /// The same of the last micro-batches: behind it the sum is the gradient, whose figures the thread takes.
+    Last(u32),
+}
+
+/// What the host's thread copies to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Brought {
+    /// The parameters of a room.
+    Params,
+    /// The sum of the squares of its gradient, an f32, behind [`HostMemory::Last`].
+    Squares,
+    /// What rounding took from that sum, an f32: a part of a sum that another part is added to.
+    SquaresLow,
+    /// How many values of its gradient are not finite, a u32, behind [`HostMemory::Last`].
+    NonFinite,
 }
 
 /// What the host's thread does with the state that it holds.
@@ -161,6 +178,20 @@ impl HostMemory {
         match self {
             HostMemory::Words => "the words of the step".into(),
             HostMemory::Grad(room) => format!("the gradient of room {room}"),
+            HostMemory::Part(room) => format!("a micro-batch's gradient of room {room}"),
+            HostMemory::Last(room) => format!("the last micro-batch's gradient of room {room}"),
+        }
+    }
+}
+
+impl Brought {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Brought::Params => "room",
+            Brought::Squares => "the squares of room",
+            Brought::SquaresLow => "what rounding took from the squares of room",
+            Brought::NonFinite => "the non-finite values of room",
         }
     }
 }
@@ -318,10 +349,12 @@ pub enum Instr {
         /// The number of what it holds.
         room: u32,
     },
-    /// The host's thread copies the parameters that it holds as `room`, behind their update, to the device.
+    /// The host's thread copies to the device what it holds as `room`: parameters behind their update, or figures of their gradient.
     Bring {
         /// Its number of what it holds.
         room: u32,
+        /// What of it.
+        what: Brought,
         /// Where to.
         to: Span,
     },

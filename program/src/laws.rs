@@ -2,7 +2,7 @@
 //! is taken; tests break each of them and expect its name.
 
 use crate::instr::{
-    Call, CollectiveKind, Fragment, HostJob, HostMemory, Instr, Member, Program, Span,
+    Brought, Call, CollectiveKind, Fragment, HostJob, HostMemory, Instr, Member, Program, Span,
 };
 use crate::memory::{Life, MemId};
 use crate::params::ParamBlock;
@@ -170,6 +170,14 @@ fn adds(op_id: u32, params: &[u8]) -> Option<bool> {
     }
 }
 
+/// What the host has when it has been given this: gradients of micro-batches are a gradient when the last is there.
+fn complete(what: HostMemory) -> HostMemory {
+    match what {
+        HostMemory::Part(room) | HostMemory::Last(room) => HostMemory::Grad(room),
+        other => other,
+    }
+}
+
 /// A walk over the calls of a program.
 struct Walk<'p> {
     program: &'p Program,
@@ -329,6 +337,21 @@ impl<'p> Walk<'p> {
         }
     }
 
+    /// The host's thread is given memory that is filled. Behind the last micro-batch it has the gradient.
+    fn give(&mut self, what: HostMemory, slot: u16) -> Checked<()> {
+        self.reads(&self.whole(slot))?;
+        *self.held(slot) = None;
+        let now = match what {
+            HostMemory::Last(room) => {
+                self.given.remove(&HostMemory::Part(room));
+                complete(what)
+            }
+            other => other,
+        };
+        self.given.insert(now, vec![]);
+        Ok(())
+    }
+
     fn instr(&mut self, i: &'p Instr) -> Checked<()> {
         match i {
             Instr::Alloc { slot, .. } => {
@@ -352,7 +375,15 @@ impl<'p> Walk<'p> {
                 self.reads(from)?;
                 self.writes(to)?;
             }
-            Instr::Fill { to, .. } | Instr::Bring { to, .. } => self.writes(to)?,
+            Instr::Fill { to, .. } => self.writes(to)?,
+            Instr::Bring { room, what, to } => {
+                let figures = *what != Brought::Params;
+                if figures && !self.given.contains_key(&HostMemory::Grad(*room)) {
+                    let what = format!("{} {room}, whose gradient is not complete", what.name());
+                    return self.broken(Law::HostOrder, what);
+                }
+                self.writes(to)?;
+            }
             Instr::FillScalar { to, scalar, .. } => {
                 self.scalar(*scalar)?;
                 self.writes(to)?;
@@ -405,16 +436,12 @@ impl<'p> Walk<'p> {
                     let name = self.name(*slot);
                     return self.broken(Law::AllocOnce, format!("{name} is there already"));
                 }
-                if self.given.contains_key(what) {
-                    let what = format!("{} is with the host already", what.name());
+                if self.given.contains_key(&complete(*what)) {
+                    let what = format!("{} is with the host already", complete(*what).name());
                     return self.broken(Law::HostOrder, what);
                 }
             }
-            Instr::Give { what, slot } => {
-                self.reads(&self.whole(*slot))?;
-                *self.held(*slot) = None;
-                self.given.insert(*what, vec![]);
-            }
+            Instr::Give { what, slot } => self.give(*what, *slot)?,
             Instr::Host { job, room } => self.host(*job, *room)?,
             Instr::Await { .. } | Instr::Move { .. } | Instr::Mark { .. } => {}
         }
@@ -458,6 +485,10 @@ pub fn check(program: &Program, calls: Range<usize>) -> Checked<()> {
     let left = program.memory.iter().zip(&walk.memory);
     let left = left.filter(|(m, held)| held.is_some() && !matches!(m.life, Life::Always { .. }));
     let open = |(what, done): (&HostMemory, &Vec<HostJob>)| match (what, &done[..]) {
+        (HostMemory::Part(_), _) => Some(format!(
+            "{} is added up and the last one never comes",
+            what.name()
+        )),
         (HostMemory::Grad(_), [] | [HostJob::StateIn]) => {
             Some(format!("{} is given and never used", what.name()))
         }

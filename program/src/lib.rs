@@ -31,13 +31,13 @@ pub use crossweave_abi::{self as abi, DType};
 pub use crossweave_axes as axes;
 pub use formula::{Ex, Prog};
 pub use instr::{
-    Call, CollectiveKind, Figure, Fragment, FragmentId, GroupId, HostJob, HostMemory, Instr,
-    KernelDecl, KernelId, Local, Member, Move, ParamId, Part, Program, Span, Traffic,
+    Brought, Call, CollectiveKind, Figure, Fragment, FragmentId, GroupId, HostJob, HostMemory,
+    Instr, KernelDecl, KernelId, Local, Member, Move, ParamId, Part, Program, Span, Traffic,
 };
 pub use laws::{Law, ProgramError, check, check_ranks};
 pub use memory::{Life, MemId, MemoryDecl, MemorySpace, Place, Tag};
 pub use params::{ParamBlock, Patch, Word};
-pub use room::Room;
+pub use room::{Room, Sums};
 pub use scalar::{Decided, Given, Scalar, ScalarId, Scalars};
 pub use shape::Shape;
 pub use state::{

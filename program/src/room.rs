@@ -15,10 +15,27 @@ pub struct Room {
     pub parts: Vec<MemId>,
     /// What an update reads besides: the words of the step, and the gradient. None where nothing is updated.
     pub reads: Option<[MemId; 2]>,
+    /// The gradient is a sum over micro-batches, made here of what arrives one by one; none where it arrives once a step.
+    pub sums: Option<Sums>,
     /// The calls of an update.
     pub update: Range<usize>,
     /// The calls that make what the device is given anew, when other parts were written from outside.
     pub refresh: Range<usize>,
+}
+
+/// How a room adds up the gradients of micro-batches.
+#[derive(Clone, Debug)]
+pub struct Sums {
+    /// What arrives.
+    pub landing: MemId,
+    /// The sum of squares of the sum, what rounding took from that (both f32), and how many of its values are not finite, a u32.
+    pub figures: MemId,
+    /// The calls that make the first that arrives in a step the sum.
+    pub first: Range<usize>,
+    /// The calls that add a later one to it.
+    pub further: Range<usize>,
+    /// The calls that make the figures.
+    pub measure: Range<usize>,
 }
 
 impl Room {

@@ -155,7 +155,10 @@ impl Lines<'_> {
                 let added = list(added, |(k, _)| k.to_string());
                 (format!("block {part:?}, adds to gradients [{added}]"), None)
             }
-            Instr::Bring { room, to } => (format!("bring room {room} to {}", self.span(to)), None),
+            Instr::Bring { room, what, to } => {
+                let text = format!("bring {} {room} to {}", what.name(), self.span(to));
+                (text, None)
+            }
             Instr::Await { room } => (format!("await room {room}"), None),
             Instr::Move { lane, what } => (what.name().into(), Some(*lane)),
             Instr::Take { what, slot } => {

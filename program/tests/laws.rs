@@ -4,7 +4,7 @@ use crossweave_plan::{Lane, StepId};
 use crossweave_program::abi::op;
 use crossweave_program::axes::{Axis, Place};
 use crossweave_program::{
-    Builder, CollectiveKind, DType, Given, HostJob, HostMemory, Instr, Law, Life, Member,
+    Brought, Builder, CollectiveKind, DType, Given, HostJob, HostMemory, Instr, Law, Life, Member,
     MemoryDecl, MemorySpace, Program, Scalar, Tag, Traffic, check, check_ranks,
 };
 
@@ -167,6 +167,64 @@ fn the_host_updates_what_it_was_given() {
     let again = twice.calls[0].clone();
     twice.calls.insert(1, again);
     assert_eq!(broken(&twice), Some(Law::HostOrder));
+}
+
+/// Gradients of micro-batches are the host's gradient behind the last of them, whose squares come back then and not before.
+#[test]
+fn parts_of_a_gradient_are_complete_behind_the_last() {
+    let program = |given: &[HostMemory], brought: usize| {
+        let mut b = Builder::default();
+        let mut memory = |name: &str, life, home| {
+            b.memory(MemoryDecl {
+                name: name.into(),
+                bytes: 4 * EACH,
+                dtype: DType::F32,
+                tag: Tag::Grad,
+                home,
+                life,
+            })
+        };
+        let grad = memory("grad", Life::Always { turns: 1 }, MemorySpace::Device);
+        let host = memory("host", Life::Transient, MemorySpace::Pinned);
+        for (k, what) in given.iter().enumerate() {
+            b.call(
+                Some(StepId(0)),
+                "out",
+                &[grad.into(), host.into()],
+                |code| {
+                    code.take(*what, 1);
+                    let [to, from] = [1, 0].map(|i| code.arg(i, [EACH], DType::F32));
+                    code.on(Lane::CopyOut).copy(&to, &from);
+                    code.give(*what, 1);
+                    if k == brought {
+                        code.bring(3, Brought::Squares, &code.arg(0, [1], DType::F32));
+                    }
+                },
+            );
+        }
+        let job = |code: &crossweave_program::Code<'_>| code.host(HostJob::StateIn, 3);
+        b.call(Some(StepId(1)), "host", &[], job);
+        b.finish()
+    };
+    let (part, last) = (HostMemory::Part(3), HostMemory::Last(3));
+    // The state is read and the gradient not used, which is the only thing wrong with the first.
+    assert_eq!(
+        broken(&program(&[part, part, last], 2)),
+        Some(Law::Consumed)
+    );
+    assert_eq!(
+        broken(&program(&[part, part, last], 0)),
+        Some(Law::HostOrder)
+    );
+    assert_eq!(
+        broken(&program(&[part, last, part], 9)),
+        Some(Law::HostOrder)
+    );
+    assert_eq!(
+        broken(&program(&[part, last, last], 9)),
+        Some(Law::HostOrder)
+    );
+    assert_eq!(broken(&program(&[part, part], 9)), Some(Law::HostOrder));
 }
 
 #[test]

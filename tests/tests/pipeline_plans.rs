@@ -132,6 +132,7 @@ impl Case {
                     ahead: None,
                     delayed: norm,
                     params_away: false,
+                    sums: false,
                 });
             }
             Away::Nvme => {
@@ -140,6 +141,7 @@ impl Case {
                     ahead: Some(1),
                     delayed: false,
                     params_away,
+                    sums: false,
                 });
                 if params_away {
                     p = p.with(ParamsAway);

@@ -27,6 +27,9 @@ pub struct HostUpdates {
     pub delayed: bool,
     /// Parameters rest on the host too ([`ParamsAway`]): nothing comes in behind an update.
     pub params_away: bool,
+    /// The reduced gradients of each micro-batch ([`crate::ReduceEach`]) go out as they are made, and the host adds them up. Those of
+    /// units that pipeline stages share stay until the stages' parts are added.
+    pub sums: bool,
 }
 
 impl Pass for HostUpdates {
@@ -71,10 +74,11 @@ impl Pass for HostUpdates {
                         // This unit's state, and those of the next: a later read runs while this unit is updated. A gradient
                         // is beside its state on the disk, so a state that is read has had its gradient written.
                         let out_already = |u: &UnitId| {
-                            *u == unit
-                                || out
-                                    .iter()
-                                    .any(|s: &Step| s.op == StepKind::GradOut { unit: *u })
+                            let left = StepKind::GradOut {
+                                unit: *u,
+                                more: false,
+                            };
+                            *u == unit || out.iter().any(|s: &Step| s.op == left)
                         };
                         let until = updates.len().min(done + 1 + ahead as usize);
                         let ready = updates[fetched..until.max(fetched)]
@@ -96,19 +100,17 @@ impl Pass for HostUpdates {
                     done += 1;
                 }
                 StepKind::ReduceGrad {
-                    ref units,
-                    more: false,
-                    ..
-                } => {
+                    ref units, more, ..
+                } if self.sums || !more => {
                     let leave: Vec<UnitId> = units.clone();
                     out.push(step);
                     let ready = |u: &UnitId| with_update.contains(u) && !tied.contains(u);
                     let leave = leave.into_iter().filter(ready);
-                    out.extend(leave.map(|unit| Step::new(StepKind::GradOut { unit })));
+                    out.extend(leave.map(|unit| Step::new(StepKind::GradOut { unit, more })));
                 }
                 StepKind::Tie { unit } => {
                     out.push(step);
-                    out.push(Step::new(StepKind::GradOut { unit }));
+                    out.push(Step::new(StepKind::GradOut { unit, more: false }));
                 }
                 _ => out.push(step),
             }

@@ -3,15 +3,21 @@
 //! reductions as there are micro-batches (§4.2), each beside the next backward.
 
 use crossweave_plan::{
-    Facts, Law, MicroBatch, Pass, Plan, PlanError, Step, StepKind, UnitId, words,
+    Facts, Law, MicroBatch, Pass, Plan, PlanError, Reduction, Step, StepKind, Storage, UnitId,
+    words,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The pass that reduces each unit behind its last backward in every micro-batch. It runs when the reductions of the step are placed and
 /// before they are merged into buckets, which end with their micro-batch. What one rank owns alone (experts of which no other rank has a
-/// copy) has no slices: its gradient is added up where it is, and complete behind the last backward of the step.
+/// copy) has no slices: its gradient is added up where it is, and complete behind the last backward of the step, unless each micro-batch
+/// is to be summed by itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ReduceEach;
+pub struct ReduceEach {
+    /// What one rank owns alone too: its optimizer is offloaded and the host adds up what leaves, or the rank is the only one and its
+    /// sums are to have the same bits.
+    pub alone: bool,
+}
 
 /// A unit's writers: of each micro-batch the first and the last step.
 type Writers = BTreeMap<MicroBatch, (usize, usize)>;
@@ -41,11 +47,22 @@ fn place(plan: &Plan, at: usize) -> usize {
     sent.map_or(released, |(k, _)| k)
 }
 
-/// The unit of a reduction that is made micro-batch by micro-batch; none for other steps, and where one rank owns the unit.
-fn in_parts(plan: &Plan, facts: &Facts, at: usize) -> Result<Option<UnitId>, PlanError> {
+/// The units to whose gradients other pipeline stages add: their sums stay on the device until then.
+fn shared(plan: &Plan, facts: &Facts) -> BTreeSet<UnitId> {
+    let here = plan.units();
+    let elsewhere = (0..facts.units.len() as UnitId).filter(|u| !here.contains(u));
+    elsewhere.flat_map(|u| facts.touched(u)).collect()
+}
+
+/// The unit of a reduction that is made micro-batch by micro-batch; none for other steps, and where the unit `stays`.
+fn in_parts(
+    plan: &Plan,
+    stays: impl Fn(UnitId) -> bool,
+    at: usize,
+) -> Result<Option<UnitId>, PlanError> {
     match &plan.steps[at].op {
         StepKind::ReduceGrad { units, .. } => match units[..] {
-            [unit] => Ok(Some(unit).filter(|u| facts.sharers(*u) > 1)),
+            [unit] => Ok(Some(unit).filter(|u| !stays(*u))),
             _ => {
                 let message =
                     "it is a bucket already: reductions by micro-batch come before buckets";
@@ -73,13 +90,13 @@ impl Pass for ReduceEach {
         // What goes behind each step, in the order of the reductions of the step.
         let mut behind: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
         let mut moved = vec![false; plan.steps.len()];
-        for (at, step) in plan.steps.iter().enumerate() {
-            let (Some(unit), StepKind::ReduceGrad { how, .. }) =
-                (in_parts(&plan, facts, at)?, &step.op)
-            else {
+        let shared = shared(&plan, facts);
+        let stays = |u: UnitId| facts.sharers(u) == 1 && (!self.alone || shared.contains(&u));
+        for (at, was) in moved.iter_mut().enumerate() {
+            let Some(unit) = in_parts(&plan, stays, at)? else {
                 continue;
             };
-            moved[at] = true;
+            *was = true;
             let mut in_turn: Vec<_> = writers(&plan, facts, unit).into_values().collect();
             in_turn.sort_unstable();
             if let Some(two) = in_turn.windows(2).find(|w| w[0].1 > w[1].0) {
@@ -91,7 +108,7 @@ impl Pass for ReduceEach {
             for (k, (_, last)) in in_turn.iter().enumerate() {
                 let step = Step::new(StepKind::ReduceGrad {
                     units: vec![unit],
-                    how: *how,
+                    how: Reduction::Scatter,
                     more: k + 1 < in_turn.len(),
                 });
                 behind.entry(place(&plan, *last)).or_default().push(step);
@@ -104,6 +121,7 @@ impl Pass for ReduceEach {
             }
             out.extend(behind.remove(&index).into_iter().flatten());
         }
+        plan.grads = Storage::Slots;
         Ok(plan.rebuild(out))
     }
 }

@@ -184,6 +184,54 @@ fn ten_billion_parameters_train_on_one_device_of_32_gb() {
     assert!(host3 >= 8 * none, "{host3} against {none}");
 }
 
+/// Beside an offloaded optimizer the device holds as much for eight micro-batches as for one, at every stage that has slices and on one rank at
+/// all; the host holds two landings more, and a sum that is kept whole takes `q P` of the device.
+#[test]
+fn micro_batches_are_added_up_where_the_optimizer_rests() {
+    let shape = Shape::of_params(10_000_000_000);
+    let host = Offload {
+        optimizer: Tier::Host,
+        param: Tier::Device,
+    };
+    let of = |stage, ranks, g, reduce_each| {
+        ledger(&Load {
+            accumulation: Accumulation {
+                reduce_each,
+                leaves: true,
+                ..Accumulation::of(g)
+            },
+            ..load(10_000_000_000, ranks, stage, host, &shape)
+        })
+    };
+    for (stage, ranks) in [
+        (Zero, 1),
+        (One, 1),
+        (Two, 1),
+        (Three, 1),
+        (One, 4),
+        (Two, 4),
+        (Three, 4),
+    ] {
+        let (one, eight) = (of(stage, ranks, 1, true), of(stage, ranks, 8, true));
+        let [a, b] = [&one, &eight].map(|l| l.total(Tier::Device));
+        assert_eq!(a, b, "{stage:?} on {ranks} ranks: {eight:#?}");
+        let more = eight.total(Tier::Host) - one.total(Tier::Host);
+        assert_eq!(more, 4 * shape.largest_unit().div_ceil(ranks), "{stage:?}");
+        let whole = of(stage, ranks, 8, false).total(Tier::Device);
+        assert!(
+            whole > b + 18_000_000_000,
+            "{stage:?} on {ranks} ranks: {whole}"
+        );
+    }
+    // Stage 1 then sends what stage 2 does.
+    let how = Accumulation {
+        leaves: true,
+        ..Accumulation::of(4)
+    };
+    assert_eq!(traffic(One, 1 << 20, 8, how), traffic(Two, 1 << 20, 8, how));
+    assert_eq!(how.wire_formula(One), "(1+g)P(N-1)/N");
+}
+
 #[test]
 fn a_trillion_parameters_on_one_node_with_nvme() {
     let shape = Shape::of_params(1_000_000_000_000);

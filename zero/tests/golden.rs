@@ -161,7 +161,7 @@ fn stage_2_reduces_each_micro_batch() {
     let line = || {
         PassManager::new()
             .with(Place(ZeroStage::Two))
-            .with(ReduceEach)
+            .with(ReduceEach::default())
     };
     let pipeline = line().with(Bucket { bytes: 800 }).with(Updates {
         norm: true,
@@ -186,7 +186,7 @@ fn stage_2_reduces_each_micro_batch() {
     let late = PassManager::new()
         .with(Place(ZeroStage::Two))
         .with(Bucket { bytes: u64::MAX })
-        .with(ReduceEach);
+        .with(ReduceEach::default());
     let e = late
         .run(TWO_MICRO_BATCHES.parse().unwrap(), &facts)
         .unwrap_err();
@@ -200,7 +200,7 @@ fn a_gradient_is_sent_before_micro_batches_are_reduced() {
     let stage = "a1.0<0 F2.0 F3.0 B3.0 B2.0 a1.1<0 g1.0>0 F2.1 F3.1 B3.1 B2.1 g1.1>0";
     let pipeline = PassManager::new()
         .with(Place(ZeroStage::Three))
-        .with(ReduceEach)
+        .with(ReduceEach::default())
         .with(Updates::default());
     let plan = pipeline.run(stage.parse().unwrap(), &facts).unwrap();
     check(&plan, &facts).unwrap();
@@ -298,6 +298,7 @@ fn offload() {
         ahead: None,
         delayed: false,
         params_away: false,
+        sums: false,
     };
     golden(
         "offload_host",

@@ -7,7 +7,7 @@ use crossweave_program::axes::{self, Axis, Channel, GroupKey};
 use crossweave_program::{
     Builder, DType, GroupId, Instr, Life, MemorySpace, Program, check, check_ranks,
 };
-use crossweave_zero::lower::{Groups, Job, Owners, ParamMemory, Params, Source};
+use crossweave_zero::lower::{Groups, Job, Owners, ParamMemory, Params, Parts, Source};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency};
 use proptest::prelude::*;
@@ -72,7 +72,7 @@ impl Case {
             seeded: false,
             wire: DType::F32,
             accumulate: DType::F32,
-            reduced_each: false,
+            parts: vec![Parts::default()],
             shards: None,
             micro_batches: 1,
             groups,

@@ -119,34 +119,38 @@ fn settings() -> impl Strategy<Value = Settings> {
                 bucket,
                 (norm, finite, early),
                 (prefetch, host, (spill_inputs, each), canonical, persist, reuse),
-            )| Settings {
-                keeps,
-                split,
-                breadth_first,
-                spill,
-                clear,
-                offload,
-                stage,
-                bucket,
-                updates: Updates {
-                    norm,
-                    finite,
-                    early,
-                    lag,
-                },
-                persist,
-                reuse: reuse.map(|(reshard, within)| Reuse { reshard, within }),
-                prefetch,
-                spill_inputs,
-                // Gradients that are cleared are not set aside, nor reduced in parts.
-                canonical: canonical.filter(|_| !clear),
-                each: each && stage >= 2 && !clear && canonical.is_none(),
-                // Parameters can rest on the host only where they are gathered.
-                host: host.map(|(ahead, delayed, away)| HostUpdates {
-                    ahead,
-                    delayed,
-                    params_away: away && stage > 0,
-                }),
+            )| {
+                let each = each && (stage >= 2 || host.is_some()) && !clear && canonical.is_none();
+                Settings {
+                    keeps,
+                    split,
+                    breadth_first,
+                    spill,
+                    clear,
+                    offload,
+                    stage,
+                    bucket,
+                    updates: Updates {
+                        norm,
+                        finite,
+                        early,
+                        lag,
+                    },
+                    persist,
+                    reuse: reuse.map(|(reshard, within)| Reuse { reshard, within }),
+                    prefetch,
+                    spill_inputs,
+                    // Gradients that are cleared are not set aside, nor reduced in parts.
+                    canonical: canonical.filter(|_| !clear),
+                    each,
+                    // Parameters can rest on the host only where they are gathered.
+                    host: host.map(|(ahead, delayed, away)| HostUpdates {
+                        ahead,
+                        delayed,
+                        params_away: away && stage > 0,
+                        sums: each,
+                    }),
+                }
             },
         )
 }
@@ -197,7 +201,9 @@ fn schedule(facts: &Facts, set: &Settings) -> Plan {
 fn build(facts: &Facts, set: &Settings) -> Plan {
     let mut line = PassManager::new().with(Place(ZeroStage::from_number(set.stage).unwrap()));
     if set.each {
-        line = line.with(ReduceEach);
+        line = line.with(ReduceEach {
+            alone: set.host.is_some(),
+        });
     }
     if let Some((micro_batches, _)) = set.canonical {
         // The last shard may be short of micro-batches; it is a shard all the same.
@@ -305,7 +311,8 @@ fn mutation() -> impl Strategy<Value = Mutation> {
         prop::sample::select(vec![
             StepKind::StateIn { unit },
             StepKind::StateOut { unit },
-            StepKind::GradOut { unit },
+            StepKind::GradOut { unit, more: false },
+            StepKind::GradOut { unit, more: true },
             StepKind::ParamIn { unit },
             StepKind::ShardIn { unit },
             StepKind::Spill { unit, mb },

@@ -9,7 +9,7 @@ use crossweave_program::{
     check_ranks,
 };
 use crossweave_zero::lower::{
-    Grads, Groups, Job, Memory, Optim, Owners, ParamMemory, ToHost, Words,
+    Grads, Groups, Job, Memory, Optim, Owners, ParamMemory, Parts, ToHost, Words,
 };
 use crossweave_zero::optim::{Adafactor, Adam, Lamb, Muon, MuonScale, Optimizer, Recipe, Sgd};
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency};
@@ -75,7 +75,10 @@ impl Case {
                 true => self.place.compute,
                 false => DType::F32,
             },
-            reduced_each: self.each,
+            parts: vec![Parts {
+                reduced: self.each && ranks > 1,
+                leave: false,
+            }],
             shards: None,
             micro_batches: 1,
             groups: Groups {
@@ -97,7 +100,7 @@ impl Case {
         let optim = Optim::declare(&mut b, 0, &flats[0], &recipes);
         let (hosted, owned) = (flats[0].host, flats[0].owned_len());
         let wire = self.place.compute;
-        let mut host = (hosted > 0).then(|| ToHost::declare(&mut b, &flats, wire));
+        let mut host = (hosted > 0).then(|| ToHost::declare(&mut b, &job, &flats, wire));
         let left = [hosted > 0];
         let mut g = Grads::new(&job, &flats, &memory, &words);
         g.begin(&mut b);

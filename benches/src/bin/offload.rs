@@ -207,6 +207,7 @@ impl Bench {
             ratio: 1.0,
             delayed: false,
             grad_f32: true,
+            pin: false,
             group: None,
         });
         let spec = RankSpec {

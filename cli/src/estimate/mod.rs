@@ -165,6 +165,8 @@ fn job(args: &EstimateArgs, around: &Surroundings) -> Result<Job> {
     if let Some(g) = args.micro_batches {
         accumulation.micro_batches = g;
     }
+    let home = args.offload_optimizer.map(HomeName::tier);
+    accumulation.leaves = home.map_or(accumulation.leaves, |t| t != Tier::Device);
     let mut job = Job {
         spread: Spread {
             nodes,

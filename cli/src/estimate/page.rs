@@ -82,7 +82,7 @@ pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
             "fits": fits,
             "overflow": limited.then(|| held.overflow(&machine).map(Tier::name)).flatten(),
         },
-        "offload_traffic": offload_traffic(job, offload),
+        "offload_traffic": offload_traffic(job, stage, offload),
         "advice": advice(job, stage, offload, fits),
     });
     if cut::is_cut(&job.spread.mesh) {
@@ -153,13 +153,24 @@ fn activation_formula(case: ActivationCase) -> &'static str {
 }
 
 /// Bytes a rank moves between device and the tier its optimizer rests on, each way, in a step.
-fn offload_traffic(job: &Job, offload: Offload) -> Value {
-    let shard = padded(job.here(), job.data_ranks()).shard;
+fn offload_traffic(job: &Job, stage: ZeroStage, offload: Offload) -> Value {
+    let n = job.data_ranks();
+    let shard = padded(job.here(), n).shard;
     let away = u64::from(offload.optimizer != Tier::Device);
     let (a, host) = (job.accounting, job.device.map(|d| d.host));
-    let (out, back) = (away * a.grad * shard, away * a.param * shard);
+    // Where micro-batches leave one by one, each does; else their sum, once.
+    let each = job.accumulation.reduce_each && (n == 1 || !job.accumulation.keeps_whole(stage));
+    let g = match (each, job.accumulation.micro_batches) {
+        (true, g) if g > 1 => g,
+        _ => 1,
+    };
+    let (out, back) = (away * g * a.grad * shard, away * a.param * shard);
+    let formula = match g {
+        1 => "q P/N out, w P/N back",
+        _ => "g q P/N out, w P/N back",
+    };
     json!({
-        "device_to_host": out, "host_to_device": back, "formula": "q P/N out, w P/N back",
+        "device_to_host": out, "host_to_device": back, "formula": formula,
         "seconds": host.map(|h| (out + back) as f64 / h),
     })
 }

@@ -223,6 +223,7 @@ fn of_config(
                 _ => s.mesh.pp <= 1 && s.run.canonical_shards.is_none(),
             },
             keep_gathered: !zero.reshard_after_forward,
+            leaves: tier(zero.offload_optimizer.as_ref().map(|o| &o.device)) != Tier::Device,
         },
         keep: match keep {
             // The attention of this engine never stores scores.

@@ -48,6 +48,7 @@ fn offload(r: &Resolved, host: &Device, rehearsal: bool) -> Option<OffloadSpec> 
             tier: tier(&o.device),
             ratio: o.ratio,
             delayed: o.delayed_update,
+            pin: o.pin_memory,
             // 16-bit parameters are updated from gradients of their own type, unless the wire is said to be wider.
             grad_f32: r.dtype == Dtype::F32
                 || r.settings.communication_data_type.as_deref() == Some("fp32"),

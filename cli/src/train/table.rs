@@ -1,7 +1,9 @@
 //! The closing table of a run.
 
 use super::metrics::StepRecord;
+use super::offload::with_offload;
 use super::setup::{Computes, Run};
+use crate::backend::open_linked;
 use crate::say::say;
 use crossweave_engine::{GraphCounts, RankLedger};
 use crossweave_report::listed;
@@ -139,7 +141,7 @@ pub fn print(run: &Run, s: &Summary, ledgers: &[RankLedger]) {
         let line = format!("each layer{and} over {tp} ranks, {groups} of these groups{but}");
         rows.push(("tensor", line));
     }
-    let reductions = crate::reductions::of_run(&run.rank_spec(0), &run.layout.dry(0).units);
+    let reductions = reductions(run);
     rows.extend(reductions.map(|line| ("gradients", line)));
     rows.extend(bridge(ledgers).map(|line| ("bridge", line)));
     rows.extend(graphs(ledgers).map(|line| ("graphs", line)));
@@ -154,6 +156,13 @@ pub fn print(run: &Run, s: &Summary, ledgers: &[RankLedger]) {
     if let Some(sample) = &s.sample {
         say!("\nsample:\n{sample}");
     }
+}
+
+/// When the gradients of micro-batches are reduced, in bytes.
+fn reductions(run: &Run) -> Option<String> {
+    let null = open_linked("null", &run.host).ok()?.open(0).ok()?;
+    let spec = with_offload(run.rank_spec(0), &run.job.resolved, &null, true);
+    crate::reductions::of_run(&spec, &run.layout.dry(0).units)
 }
 
 /// The back ends of the ranks, with their ranks where there are several.

@@ -192,7 +192,10 @@ impl Trainer {
         let _ = self.settle_offload();
         RankLedger {
             rank: self.spec.place.job_rank(),
-            memory: self.device().memory(),
+            memory: match &self.host {
+                Some(host) => host.counted(self.device().memory()),
+                None => self.device().memory(),
+            },
             collectives: self.device().collectives(),
             bridge: self.device().bridged(),
             device_allocs_after_step_2: self.diagnostics.late_allocations(),

@@ -81,7 +81,7 @@ impl Trainer {
             | StepKind::Recompute { unit, .. }
             | StepKind::Backward { unit, .. }
             | StepKind::Update { unit }
-            | StepKind::GradOut { unit }
+            | StepKind::GradOut { unit, .. }
             | StepKind::Gather { unit, .. } => Some(unit as usize),
             _ => None,
         };

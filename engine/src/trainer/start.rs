@@ -177,5 +177,5 @@ fn start_host(
     });
     let name = format!("host-{}", spec.place.job_rank());
     let devices = (device, &offload.host.0);
-    Executor::start(devices, rooms, Lowered::WORDS, files, name).map(Some)
+    Executor::start(devices, rooms, (Lowered::WORDS, how.pin), files, name).map(Some)
 }

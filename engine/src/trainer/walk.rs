@@ -173,9 +173,9 @@ impl Trainer {
                 return Ok(());
             }
             Instr::Decide => return Ok(()),
-            Instr::Bring { room, to } => {
+            Instr::Bring { room, what, to } => {
                 let dest = self.machine.target(f, call, to)?;
-                return required(&mut self.host)?.bring(*room as usize, dest);
+                return required(&mut self.host)?.bring((*room as usize, *what), dest);
             }
             Instr::Await { room } => return required(&mut self.host)?.wait_room(*room as usize),
             Instr::Take { what, slot } => {

@@ -48,6 +48,7 @@ pub fn offload(w: &World, dir: &Path, tier: OffloadDevice) -> OffloadSpec {
             ratio: 1.0,
             delayed: false,
             grad_f32: true,
+            pin: false,
             group: None,
         }),
         params: false,
@@ -568,7 +569,7 @@ pub fn started(
     Ok(t)
 }
 
-/// A step of one micro-batch.
+/// A step whose micro-batches are all the same.
 pub fn one_step(t: &mut Trainer, s: &RankSpec, step: u64) -> crossweave_engine::Result<()> {
     let (mut tokens, mut targets) = (vec![], vec![]);
     for q in 0..s.batch {
@@ -582,7 +583,7 @@ pub fn one_step(t: &mut Trainer, s: &RankSpec, step: u64) -> crossweave_engine::
         images: &[],
         first_sequence: 0,
     };
-    t.step(&[mb], 3e-3)
+    t.step(&vec![mb; s.micro_batches as usize], 3e-3)
 }
 
 /// Losses of training whose every update is of gradients taken one update earlier, by hand: a trainer for the gradients, which is set

@@ -586,6 +586,7 @@ impl Matrix<'_> {
                 ratio: 1.0,
                 delayed: false,
                 grad_f32: false,
+                pin: false,
                 group: None,
             }),
             params: false,

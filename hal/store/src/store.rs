@@ -105,6 +105,16 @@ impl Store {
     pub fn read(&self, file: &BlockFile, offset: u64, block: Block, bytes: u64) -> Result<Ticket> {
         self.transfer(false, file, offset, block, 0..bytes)
     }
+    /// Reads a part of the block at `offset`.
+    pub fn read_part(
+        &self,
+        file: &BlockFile,
+        offset: u64,
+        block: Block,
+        part: std::ops::Range<u64>,
+    ) -> Result<Ticket> {
+        self.transfer(false, file, offset, block, part)
+    }
     /// Writes a part of the block at `offset`.
     pub fn write_part(
         &self,

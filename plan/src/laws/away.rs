@@ -2,8 +2,29 @@
 
 use super::{Act, State};
 use crate::error::{Law, PlanError};
+use crate::facts::Facts;
 use crate::op::{Keep, MicroBatch, Reduction, UnitId};
 use crate::plan::Storage;
+
+/// Bytes of a unit's reduced gradient on this rank, and of the part that the device updates.
+fn slice_and_rest(facts: &Facts, unit: UnitId) -> (u64, u64) {
+    let fact = &facts.units[unit as usize];
+    let slice = facts.shard(unit, fact.grad_bytes);
+    let here = fact.state_bytes.saturating_sub(fact.host_state_bytes);
+    let part = here as f64 / fact.state_bytes.max(1) as f64;
+    (slice, (slice as f64 * part) as u64)
+}
+
+/// The reduced gradient of some micro-batches leaves; what the device updates is added to that of those before.
+fn part_leaves(state: &mut State<'_>, unit: UnitId) {
+    let (slice, rest) = slice_and_rest(state.facts, unit);
+    let parts = &mut state.units[unit as usize].parts;
+    parts.waits = false;
+    state.live.grads -= match std::mem::replace(&mut parts.left, true) {
+        false => slice - rest,
+        true => slice,
+    };
+}
 
 impl State<'_> {
     /// Bytes of a unit's state while it is on the device: what rests on the host is never there.
@@ -24,13 +45,14 @@ impl State<'_> {
         self.units[unit as usize].hosted && fact.host_state_bytes >= fact.state_bytes
     }
 
-    /// The gradient in slots of a unit is over.
+    /// The gradient in slots of a unit is over. Of one that left in parts, what the device updates is still there.
     pub(super) fn let_grad_go(&mut self, unit: UnitId, how: Reduction) {
         if self.plan.grads == Storage::Slots {
             let whole = self.facts.units[unit as usize].grad_bytes;
-            self.live.grads -= match how {
-                Reduction::Scatter => self.facts.shard(unit, whole),
-                Reduction::All => whole,
+            self.live.grads -= match (how, self.units[unit as usize].parts.leave) {
+                (Reduction::Scatter, true) => slice_and_rest(self.facts, unit).1,
+                (Reduction::Scatter, false) => self.facts.shard(unit, whole),
+                (Reduction::All, _) => whole,
             };
         }
     }
@@ -114,7 +136,12 @@ impl State<'_> {
         Ok(())
     }
 
-    pub(super) fn grad_out(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
+    pub(super) fn grad_out(
+        &mut self,
+        index: usize,
+        unit: UnitId,
+        more: bool,
+    ) -> Result<(), PlanError> {
         let standing = self.units[unit as usize];
         let fault = |message: String| self.fault(index, Law::State, message);
         if !standing.hosted {
@@ -122,10 +149,19 @@ impl State<'_> {
                 "unit {unit} is updated on the device, which needs its gradient there"
             ));
         }
-        if standing.grad_out || standing.updated {
+        if standing.parts.out || standing.updated {
             return fault(format!(
                 "the gradient of unit {unit} is copied out twice, or after its update"
             ));
+        }
+        if more {
+            if !standing.parts.waits {
+                return fault(format!(
+                    "no gradient of unit {unit} of some micro-batches is there to leave; copy it out once, behind rs{unit}+"
+                ));
+            }
+            part_leaves(self, unit);
+            return Ok(());
         }
         let Some(how) = standing.reduced else {
             return fault(format!(
@@ -135,7 +171,11 @@ impl State<'_> {
         if self.untied(unit as usize) {
             return self.owes_tie(index, unit);
         }
-        self.units[unit as usize].grad_out = true;
+        self.units[unit as usize].parts.out = true;
+        if standing.parts.leave {
+            part_leaves(self, unit);
+            return Ok(());
+        }
         if self.wholly_hosted(unit) {
             self.let_grad_go(unit, how);
         }

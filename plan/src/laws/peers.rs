@@ -83,7 +83,7 @@ impl State<'_> {
                 "the gradient of unit {unit} is summed over its stages once, behind its reduction"
             ));
         }
-        if standing.grad_out || standing.updated || self.norm_done || self.finite_done {
+        if standing.parts.out || standing.updated || self.norm_done || self.finite_done {
             return fault(format!(
                 "the gradient of unit {unit} has been used without the part of the other stages"
             ));

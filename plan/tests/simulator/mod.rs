@@ -223,7 +223,38 @@ impl Simulator<'_> {
     }
 
     fn out(&self, end: usize, unit: u32) -> usize {
-        self.count(end, |op| *op == StepKind::GradOut { unit })
+        self.count(end, |op| *op == StepKind::GradOut { unit, more: false })
+    }
+
+    /// The gradients of micro-batches leave one by one.
+    fn leaves(&self, unit: u32) -> bool {
+        self.any(|op| *op == StepKind::GradOut { unit, more: true })
+    }
+
+    /// One of them is reduced and has not left.
+    fn waits(&self, end: usize, unit: u32) -> bool {
+        let (parts, _) = self.parts(end, unit);
+        let out = self.count(end, |op| *op == StepKind::GradOut { unit, more: true });
+        self.leaves(unit) && parts > out
+    }
+
+    /// Bytes of a gradient that leaves in parts: what is reduced and has not left, and the sum of what the device updates.
+    fn leaving(&self, end: usize, unit: u32) -> u64 {
+        let fact = &self.facts.units[unit as usize];
+        let slice = self.shard(fact.grad_bytes);
+        let mut held = 0;
+        if self.waits(end, unit) || self.reduced(end, unit) > 0 && self.out(end, unit) == 0 {
+            held += slice;
+        }
+        let left = self.count(
+            end,
+            |op| matches!(op, StepKind::GradOut { unit: u, .. } if *u == unit),
+        );
+        if left > 0 && !self.updated(end, unit) {
+            let here = fact.state_bytes.saturating_sub(fact.host_state_bytes);
+            held += (slice as f64 * (here as f64 / fact.state_bytes.max(1) as f64)) as u64;
+        }
+        held
     }
 
     fn params_in(&self, end: usize, unit: u32) -> bool {
@@ -335,6 +366,7 @@ impl Simulator<'_> {
                 let slices = |&u: &u32| scatters && !clears && self.sums(at, u).0 == 0;
                 let whole = |u: &u32| !more && self.parts(at, *u).0 == 0;
                 need(units.iter().all(|u| whole(u) || slices(u)), "in parts")?;
+                need(units.iter().all(|&u| !self.waits(at, u)), "not left")?;
                 let folded = |&u: &u32| matches!(self.sums(at, u), (0, _) | (_, false));
                 need(units.iter().all(folded), "not set aside")
             }
@@ -347,7 +379,7 @@ impl Simulator<'_> {
                     matches!(other, StepKind::GradNorm | StepKind::Finite)
                         || *other == StepKind::Tie { unit }
                         || *other == StepKind::Update { unit }
-                        || *other == StepKind::GradOut { unit }
+                        || *other == StepKind::GradOut { unit, more: false }
                 };
                 need(self.count(at, used) == 0, "tied late")
             }
@@ -363,7 +395,9 @@ impl Simulator<'_> {
                 )?;
                 let ready =
                     |u| !self.runs(u) || !self.facts.has_grads(u) || self.reduced(at, u) == 1;
-                need((0..=self.last()).all(ready), "not all reduced")
+                need((0..=self.last()).all(ready), "not all reduced")?;
+                let left = |u| !self.leaves(u) || self.out(at, u) == 1;
+                need((0..=self.last()).all(left), "not all left")
             }
             StepKind::Update { unit } => {
                 need(
@@ -402,7 +436,12 @@ impl Simulator<'_> {
             StepKind::RecvGrad { mb, .. } => need(self.flow_grad(at, mb).is_none(), "receive"),
             StepKind::StateIn { unit } => need(!self.state_here(at, unit), "state in"),
             StepKind::StateOut { unit } => need(self.state_here(at, unit), "state out"),
-            StepKind::GradOut { unit } => {
+            StepKind::GradOut { unit, more: true } => {
+                let begun = self.out(at, unit) == 0 && !self.updated(at, unit);
+                need(self.hosted(unit) && begun, "out")?;
+                need(self.waits(at, unit), "nothing to go out")
+            }
+            StepKind::GradOut { unit, more: false } => {
                 need(self.hosted(unit) && self.reduced(at, unit) == 1, "out")?;
                 need(self.tied(at, unit), "out untied")?;
                 need(self.out(at, unit) == 0 && !self.updated(at, unit), "out")
@@ -528,7 +567,7 @@ impl Simulator<'_> {
                 } else {
                     0
                 };
-            } else if begun && !self.grad_gone(end, unit) {
+            } else if begun && (self.leaves(unit) || !self.grad_gone(end, unit)) {
                 let sliced = self.ops[..end].iter().any(|op| {
                     Self::reduces(op, unit) > 0
                         && matches!(
@@ -540,6 +579,10 @@ impl Simulator<'_> {
                         )
                 });
                 held[1] += match (sliced, parts) {
+                    _ if self.leaves(unit) => {
+                        let open = !sliced && self.written(end, unit);
+                        self.leaving(end, unit) + if open { fact.grad_bytes } else { 0 }
+                    }
                     (true, _) => self.shard(fact.grad_bytes),
                     (false, 0) => copies * fact.grad_bytes,
                     _ if self.written(end, unit) => fact.grad_bytes + self.shard(fact.grad_bytes),
@@ -620,7 +663,8 @@ impl Simulator<'_> {
         }
         if let StepKind::ReduceGrad { units, .. } = op {
             // What arrives beside the slice that it is added to.
-            let later = units.iter().filter(|&&u| self.parts(at, u).0 > 0);
+            let later = |u: &&u32| self.parts(at, **u).0 > 0 && !self.leaves(**u);
+            let later = units.iter().filter(later);
             let bytes = |&u: &u32| self.shard(self.facts.units[u as usize].grad_bytes);
             most += later.map(bytes).sum::<u64>();
         }

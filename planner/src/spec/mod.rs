@@ -208,10 +208,10 @@ impl RankSpec {
             )));
         }
         if self.zero.reduce == ReduceGradients::MicroBatch
-            && (self.zero.stage < ZeroStage::Two || self.canonical.is_some())
+            && (!self.may_reduce_each() || self.canonical.is_some())
         {
             return Err(Error::Invalid(format!(
-                "gradients reduced for each micro-batch at stage {}{}: that needs slices of gradients (stage 2 or 3) and sums over ranks; set zero_optimization.reduce_gradients to \"step\" or \"auto\"",
+                "gradients reduced for each micro-batch at stage {}{}: that needs slices of gradients (stage 2 or 3, or 1 with offload_optimizer) and sums over ranks; set zero_optimization.reduce_gradients to \"step\" or \"auto\"",
                 self.zero.stage as u8,
                 if self.canonical.is_some() {
                     " with logical shards"
@@ -242,17 +242,43 @@ impl RankSpec {
         [before, before / ranks]
     }
 
-    /// Whether each micro-batch's gradients are reduced by themselves, into the slices of the ranks. A rank alone owns everything.
+    /// Whether optimizer states, or a part of them, rest off the device.
+    pub fn offloads_optimizer(&self) -> bool {
+        let how = self.offload.as_ref().and_then(|o| o.optimizer);
+        how.is_some_and(|how| how.ratio > 0.0)
+    }
+
+    /// Whether the gradient of a micro-batch is a slice on each rank, or leaves for the host: at stages 2 and 3, and beside an
+    /// offloaded optimizer at stage 1 and on one rank.
+    fn may_reduce_each(&self) -> bool {
+        let leaves = self.zero.stage == ZeroStage::One || self.data_ranks() == 1;
+        self.zero.stage >= ZeroStage::Two || leaves && self.offloads_optimizer()
+    }
+
+    /// Whether each micro-batch's gradients are reduced by themselves: into the slices of the ranks, or on their way to the host. A rank
+    /// alone has everything: it does so for the host, or where it is asked to.
     pub fn reduces_each(&self) -> bool {
-        let slices =
-            self.zero.stage >= ZeroStage::Two && self.data_ranks() > 1 && self.micro_batches > 1;
-        let alone = self.pipeline.is_none() && self.canonical.is_none();
-        slices
+        let several = self.micro_batches > 1 && self.canonical.is_none();
+        several
+            && self.may_reduce_each()
             && match self.zero.reduce {
-                ReduceGradients::Auto => alone,
+                ReduceGradients::Auto => {
+                    let pays = self.data_ranks() > 1 || self.offloads_optimizer();
+                    self.pipeline.is_none() && pays
+                }
                 ReduceGradients::MicroBatch => true,
                 ReduceGradients::Step => false,
             }
+    }
+
+    /// Whether they go to the host one by one, which adds them up.
+    pub fn sums_on_the_host(&self) -> bool {
+        self.reduces_each() && self.offloads_optimizer()
+    }
+
+    /// Whether what one rank owns alone is summed micro-batch by micro-batch too.
+    pub(crate) fn sums_alone(&self) -> bool {
+        self.reduces_each() && (self.offloads_optimizer() || self.data_ranks() == 1)
     }
 
     /// Whether gathers travel in 8 bits (`zero_quantized_weights`, qwZ of ZeRO++); a rank alone, and stage 0, gather nothing.

@@ -27,6 +27,8 @@ pub struct OptimizerOffload {
     pub delayed: bool,
     /// Gradients travel as they were summed, in f32, also where parameters are 16-bit; else in the type of the parameters.
     pub grad_f32: bool,
+    /// All host memory of it is page-locked; else what the device copies.
+    pub pin: bool,
     /// Most elements of one launch of the update (DeepSpeed's `sub_group_size`); none: a unit's, at once. No bit changes.
     pub group: Option<u64>,
 }

@@ -63,7 +63,7 @@ pub(crate) fn facts_of_accumulation(units: &mut [UnitFacts], spec: &RankSpec) {
     // Reduced one by one, each is a whole f32 gradient, and the sum a slice, but for what a rank owns alone.
     let in_slices = |u: &UnitFacts| {
         let alone = matches!(u.talk.owners, Some((_, 1)));
-        spec.reduces_each() && !alone
+        spec.reduces_each() && (!alone || spec.sums_alone())
     };
     if spec.precision.accum != DType::F32 {
         for u in units

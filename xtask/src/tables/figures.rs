@@ -70,10 +70,10 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-jinja", ceiling: 8250, why: "a whole language, with the strings, numbers and formats of Python" },
     Entry { place: "crossweave-kernels", ceiling: 4000, why: "device kernels as source, with launches and budgets" },
     Entry { place: "crossweave-layers", ceiling: 4750, why: "recording, replaying and validating every call of the plugin interface" },
-    Entry { place: "crossweave-plan", ceiling: 2850, why: "the plan, its laws, passes and text, and what ranks do together outside it" },
+    Entry { place: "crossweave-plan", ceiling: 2950, why: "the plan, its laws, passes and text, and what ranks do together outside it" },
     Entry { place: "crossweave-plugin", ceiling: 2750, why: "the traits, their export as C tables, and the requests of ops and collectives read once for all back ends" },
     Entry { place: "crossweave-tensor", ceiling: 6600, why: "shapes and gradients of every op, those of single heads and of layers and vocabularies cut over ranks too" },
-    Entry { place: "crossweave-zero", ceiling: 3800, why: "passes, lowering to programs, and the closed formulas" },
+    Entry { place: "crossweave-zero", ceiling: 4200, why: "passes, lowering to programs, and the closed formulas" },
     Entry { place: "xtask", ceiling: 4600, why: "rules with their tables, and the gate" },
 ];
 
@@ -174,7 +174,7 @@ pub const FUNCTION_LINES: &[Entry] = &[
     Entry { place: "benches/src/bin/collectives.rs: measure", ceiling: 117, why: "a list of measurements" },
     Entry { place: "benches/src/bin/ops.rs: cases", ceiling: 201, why: "a list of cases" },
     Entry { place: "benches/src/bin/step.rs: one", ceiling: 143, why: "one measurement from setup to result" },
-    Entry { place: "cli/src/estimate/mod.rs: job", ceiling: 117, why: "the sources that an estimate may start from, in their order" },
+    Entry { place: "cli/src/estimate/mod.rs: job", ceiling: 119, why: "the sources that an estimate may start from, in their order" },
     Entry { place: "cli/src/estimate/page.rs: page", ceiling: 159, why: "a page from top to bottom" },
     Entry { place: "cli/src/train/resume.rs: find", ceiling: 110, why: "all that makes a folder the run of this config, in the order in which it is said" },
     Entry { place: "cli/src/explain/collectives.rs: answer", ceiling: 115, why: "a document from top to bottom" },

@@ -137,12 +137,23 @@ fn grad_rows(l: &Load, s: &States) -> Vec<Row> {
         formula,
     };
     let several = l.accumulation.micro_batches > 1;
-    let whole = several && l.accumulation.keeps_whole(l.stage);
+    let away = l.offload.optimizer != Tier::Device;
+    // A rank alone has no slices; what leaves does so at any stage.
+    let how = Accumulation {
+        leaves: away,
+        ..l.accumulation
+    };
+    let leaves = several && away && how.reduce_each && (l.ranks <= 1 || !how.keeps_whole(l.stage));
+    let whole = several && how.keeps_whole(l.stage) && !leaves;
     let window = q * l.bucket.max(l.largest_unit).min(l.params);
     let device = Tier::Device;
-    if l.offload.optimizer != device {
+    if away {
         // Storage is read and written through a bounded pool, so gradients wait in the host's memory only for the host's update.
-        let mut rows = vec![row(l.offload.optimizer, "grad", q * shard, "q ceil(P/N)")];
+        let formula = match leaves {
+            true => "q ceil(P/N): the sum over the micro-batches",
+            false => "q ceil(P/N)",
+        };
+        let mut rows = vec![row(l.offload.optimizer, "grad", q * shard, formula)];
         if whole {
             let formula = "q P: whole until the last micro-batch";
             rows.push(row(device, "grad", q * l.params, formula));
@@ -150,9 +161,11 @@ fn grad_rows(l: &Load, s: &States) -> Vec<Row> {
         }
         let formula = "q max(bucket, U): a gradient leaves when its unit is reduced";
         rows.push(row(device, "grad window", window, formula));
-        if several {
-            let formula = "q ceil(P/N): summed until the last micro-batch";
-            rows.push(row(device, "grad", q * shard, formula));
+        if leaves && l.offload.optimizer == Tier::Host {
+            let part = padded(l.largest_unit.min(l.params), l.ranks).shard;
+            let formula = "2 w ceil(U/N): one arrives while another is added";
+            let landings = 2 * l.accounting.param * part;
+            rows.push(row(Tier::Host, "grad landings", landings, formula));
         }
         return rows;
     }

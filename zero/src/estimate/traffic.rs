@@ -37,6 +37,8 @@ pub struct Accumulation {
     pub reduce_each: bool,
     /// Stage 3 gathers parameters once for forward and backward; else for each.
     pub keep_gathered: bool,
+    /// The optimizer is offloaded: what is reduced for each micro-batch leaves, and stage 1 does so too.
+    pub leaves: bool,
 }
 
 impl Accumulation {
@@ -49,6 +51,7 @@ impl Accumulation {
             micro_batches,
             reduce_each: true,
             keep_gathered: false,
+            leaves: false,
         }
     }
 
@@ -62,20 +65,23 @@ impl Accumulation {
             (ZeroStage::Three, false, true, false) => "(1+2g)P(N-1)/N",
             (ZeroStage::Three, false, true, true) => "(1+g)P(N-1)/N",
             (ZeroStage::Three, _, _, false) => "3P(N-1)/N",
-            (ZeroStage::Two, true, ..) => "(1+g)P(N-1)/N",
+            (ZeroStage::One | ZeroStage::Two, true, ..) => "(1+g)P(N-1)/N",
             _ => "2P(N-1)/N",
         }
     }
 
     /// Whether a rank keeps the whole gradients of a step until its end.
     pub fn keeps_whole(&self, stage: ZeroStage) -> bool {
-        stage < ZeroStage::Two || (self.micro_batches > 1 && !self.reduce_each)
+        let several = self.micro_batches > 1;
+        let leaves = stage == ZeroStage::One && several && self.leaves && self.reduce_each;
+        stage < ZeroStage::Two && !leaves || several && !self.reduce_each
     }
 }
 
 /// Traffic of one optimizer step over `params` elements (padded ones, for the engine's exact counts).
 ///
-/// Stages 0 and 1 reduce gradients once a step; stages 2 and 3 for each micro-batch, unless they keep whole gradients. At stage 3 each
+/// Stages 0 and 1 reduce gradients once a step; stages 2 and 3, and 1 beside an offloaded optimizer, for each micro-batch, unless they
+/// keep whole gradients. At stage 3 each
 /// micro-batch gathers for its forward and its backward unless parameters stay whole between them. A recompute shares the gather of the
 /// backward it stands before.
 pub fn traffic(stage: ZeroStage, params: u64, ranks: u64, how: Accumulation) -> Traffic {

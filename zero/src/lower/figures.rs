@@ -1,14 +1,16 @@
 //! The figures of a step: its loss, the squares of gradients and their norm, whether they are finite; small words on the device,
 //! of which the host reads some one step late.
 
-use super::{Grads, Job};
+use super::{Grads, Job, sum};
 use crossweave_flat::Flat;
 use crossweave_plan::{Lane, StepId};
 use crossweave_program::abi::op::{self, ProgramInst, inst};
+use crossweave_program::clip;
 use crossweave_program::{
     Builder, Code, CollectiveKind, DType, Figure, Given, GroupId, Member, On, ParamBlock, Place,
-    Scalar, Traffic, View,
+    Scalar, Tag, Traffic, View,
 };
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// The small device words of a step: `[loss, sum of squares, norm, coefficient, skip]`, then the sum of squares of each unit; and where
@@ -146,11 +148,11 @@ fn runs(code: &Code<'_>, arg: usize, runs: &[Range<u64>]) -> Vec<View<'static>> 
     runs.iter().map(view).collect()
 }
 
-/// Counts the values of unit `u`'s gradient that are not finite.
-fn count(code: &Code<'_>, flat: &Flat, u: usize, (counts, grad): (usize, usize)) {
+/// Counts the values that are not finite in `normed` of unit `u`'s gradient.
+fn count(code: &Code<'_>, normed: &[Range<u64>], u: usize, (counts, grad): (usize, usize)) {
     let none = op::NoParams::default();
     let count = code.arg_at(counts, 4 * u as u64, [1], DType::U32);
-    for g in runs(code, grad, &flat.normed) {
+    for g in runs(code, grad, normed) {
         code.on(Lane::Compute)
             .plain(op::NONFINITE_COUNT, &[&count, &g], none.as_bytes());
     }
@@ -170,7 +172,23 @@ fn sum_words(code: &Code<'_>, job: &Job, words: Range<u64>, to: u64) {
 
 /// The sum of squares over units, in their order, whatever order they were reduced in; and over ranks. Pipeline stages first give
 /// each other the words of their units, zero on all but one, so that the sum has the bits of one stage.
-fn total(code: &Code<'_>, job: &Job, words: &Words) {
+///
+/// What the host has of them is at parameter `arrived`, where it has some.
+fn total(code: &Code<'_>, job: &Job, words: &Words, arrived: Option<usize>) {
+    if let Some(arg) = arrived {
+        arrive(code, job);
+        let n = words.units;
+        let each = code.arg_at(0, Words::READ, [n], DType::F32);
+        let [theirs, low, mine] = [0, 1, 3].map(|k| code.arg_at(arg, 4 * k * n, [n], DType::F32));
+        // Both parts with what rounding took from them and takes from their sum (Knuth's), so that the bits are those of one sum.
+        let on = code.on(Lane::Compute);
+        on.map(&[&each], &[&each, &theirs, &low, &mine], &[], |x| {
+            let all = x[0] + x[1];
+            let other = all - x[0];
+            let took = (x[0] - (all - other)) + (x[1] - other);
+            vec![all + (took + (x[2] + x[3]))]
+        });
+    }
     if job.shards.is_some() {
         return sum_words(code, job, words.slices(), Words::SQUARES);
     }
@@ -186,6 +204,37 @@ fn total(code: &Code<'_>, job: &Job, words: &Words) {
     }
 }
 
+/// What of the gradient of a unit counts in norms, of what is there of it: all that is owned, or (`rest`) what the device updates.
+fn normed(f: &Flat, rest: bool) -> Cow<'_, [Range<u64>]> {
+    if !rest {
+        return Cow::Borrowed(&f.normed);
+    }
+    let here = f.normed.iter().filter_map(|r| clip(r, &f.rest()));
+    here.map(|r| r.start - f.host..r.end - f.host).collect()
+}
+
+/// `low` = what rounding took from `squares`, the sum of squares of `runs`: a sum in double precision of which both are parts.
+pub(super) fn low_squares(on: &On<'_>, low: &View<'_>, squares: &View<'_>, runs: &[View<'_>]) {
+    let negated = op::AxpbyParams {
+        alpha: -1.0,
+        beta: 0.0,
+        ..Default::default()
+    };
+    on.plain(op::AXPBY, &[low, squares], negated.as_bytes());
+    let operands: Vec<_> = std::iter::once(low).chain(runs).collect();
+    on.plain(
+        op::MULTI_SUMSQ,
+        &operands,
+        op::NoParams::default().as_bytes(),
+    );
+}
+
+/// Waits until each figure of the gradients that the host has added up is on its way.
+fn arrive(code: &Code<'_>, job: &Job) {
+    let leaving = job.parts.iter().enumerate().filter(|(_, p)| p.leave);
+    leaving.for_each(|(u, _)| code.wait_for(u as u32));
+}
+
 impl Grads<'_> {
     fn words(&self) -> Place {
         self.memory.words.into()
@@ -193,9 +242,15 @@ impl Grads<'_> {
 
     /// The start of a step: no figure is there yet.
     pub fn begin(&self, b: &mut Builder) {
-        b.call(None, "begin", &[self.words()], |code| {
+        let arrived = self.memory.arrived.map(Place::from);
+        let args: Vec<Place> = std::iter::once(self.words()).chain(arrived).collect();
+        b.call(None, "begin", &args, |code| {
+            let on = code.on(Lane::Compute);
             let all = code.arg(0, [self.words.bytes() / 4], DType::F32);
-            code.on(Lane::Compute).fill(&all, 0, 4);
+            on.fill(&all, 0, 4);
+            if arrived.is_some() {
+                on.fill(&code.arg(1, [4 * self.words.units], DType::F32), 0, 4);
+            }
         });
     }
 
@@ -226,7 +281,7 @@ impl Grads<'_> {
         if self.job.shards.is_none() {
             return add(
                 self.words.of_unit(u),
-                runs(code, arg, &self.flats[u].normed),
+                runs(code, arg, &normed(&self.flats[u], self.now[u].rest)),
             );
         }
         for (slice, of) in &self.flats[u].squares {
@@ -236,11 +291,21 @@ impl Grads<'_> {
 
     /// The squares of a unit's gradient where it is not kept for the norm of all.
     pub fn squares_of(&self, b: &mut Builder, step: StepId, u: usize) {
-        if let Some(own) = self.own(u) {
-            b.call(Some(step), "squares", &[self.words(), own], |code| {
-                self.squares(code, u, 1);
-            });
-        }
+        let Some((own, _)) = self.now[u].own else {
+            return;
+        };
+        let part = self.memory.arrived.filter(|_| self.now[u].rest);
+        let args = [self.words(), own].into_iter().chain(part.map(Place::from));
+        let args: Vec<Place> = args.collect();
+        b.call(Some(step), "squares", &args, |code| {
+            self.squares(code, u, 1);
+            let runs = runs(code, 1, &normed(&self.flats[u], self.now[u].rest));
+            if part.is_some() && !runs.is_empty() {
+                let at = 4 * (3 * self.words.units + u as u64);
+                let (low, squares) = (code.arg_at(2, at, [1], DType::F32), self.words.of_unit(u));
+                low_squares(&code.on(Lane::Compute), &low, &word(code, squares), &runs);
+            }
+        });
     }
 
     /// `GradNorm`: the norm of all gradients and the clipping coefficient. Where a gradient has gone to the host (`left`), its squares
@@ -249,12 +314,15 @@ impl Grads<'_> {
         let here = (0..self.flats.len()).filter(|u| !left[*u]);
         let units: Vec<(usize, Place)> = here.filter_map(|u| Some((u, self.own(u)?))).collect();
         let grads = units.iter().map(|(_, own)| *own);
-        let args: Vec<Place> = std::iter::once(self.words()).chain(grads).collect();
+        let arrived = self.memory.arrived.map(Place::from);
+        let args = std::iter::once(self.words()).chain(grads).chain(arrived);
+        let args: Vec<Place> = args.collect();
         b.call(Some(step), "norm", &args, |code| {
             for (k, (u, _)) in units.iter().enumerate() {
                 self.squares(code, *u, k + 1);
             }
-            total(code, self.job, self.words);
+            let theirs = arrived.map(|_| units.len() + 1);
+            total(code, self.job, self.words, theirs);
             norm(code, Some(self.job.clip));
         });
     }
@@ -270,12 +338,14 @@ impl Grads<'_> {
 
     /// A unit's gradient leaves the device before the finite check: it is counted while it is there.
     pub fn count_leaving(&mut self, b: &mut Builder, step: StepId, u: usize) {
-        let (Some((counts, _)), Some(own)) = (self.memory.counts, self.own(u)) else {
+        let (Some((counts, _)), Some(own)) =
+            (self.memory.counts, self.now[u].own.map(|(place, _)| place))
+        else {
             return;
         };
         b.call(Some(step), "count", &[counts.into(), own], |code| {
             self.begin_counts(code, 0);
-            count(code, &self.flats[u], u, (0, 1));
+            count(code, &normed(&self.flats[u], self.now[u].rest), u, (0, 1));
         });
     }
 
@@ -289,18 +359,31 @@ impl Grads<'_> {
         let units: Vec<(usize, Place)> = here.filter_map(|u| Some((u, self.own(u)?))).collect();
         let fixed = [self.words(), counts.into(), verdict.into()];
         let grads = units.iter().map(|(_, own)| *own);
-        let args: Vec<Place> = fixed.into_iter().chain(grads).collect();
+        let arrived = self.memory.arrived.map(Place::from);
+        let args: Vec<Place> = fixed.into_iter().chain(grads).chain(arrived).collect();
         let n = self.words.units;
         b.call(Some(step), "finite", &args, |code| {
             self.begin_counts(code, 1);
             for (k, (u, _)) in units.iter().enumerate() {
-                count(code, &self.flats[*u], *u, (1, 3 + k));
+                count(
+                    code,
+                    &normed(&self.flats[*u], self.now[*u].rest),
+                    *u,
+                    (1, 3 + k),
+                );
             }
             let compute = code.on(Lane::Compute);
             let whole = code.arg(1, [n], DType::U32);
             // Joined as floats, whose largest every device finds: whether one is 0 is all that is asked.
             let floats = code.arg_at(1, 4 * n, [n], DType::F32);
             compute.cast(&floats, &whole);
+            if arrived.is_some() {
+                arrive(code, self.job);
+                let theirs = compute.empty_for([n], DType::F32, Tag::Staging);
+                let counted = code.arg_at(3 + units.len(), 8 * n, [n], DType::U32);
+                compute.cast(&theirs, &counted);
+                sum(&compute, &floats, &floats, &theirs);
+            }
             if let Some(all) = self.job.groups.all {
                 let on = code.on(self.job.reduce);
                 sum_over(&on, all, CollectiveKind::AllReduceMax, &floats);
@@ -312,10 +395,12 @@ impl Grads<'_> {
 
     /// The end of a step: its figures go to the host, which reads them when it likes.
     pub fn publish(&self, b: &mut Builder) {
-        let args = [self.words(), self.memory.figures.into()];
+        let fixed = [self.words(), self.memory.figures.into()];
+        let arrived = self.memory.arrived.map(Place::from);
+        let args: Vec<Place> = fixed.into_iter().chain(arrived).collect();
         b.call(None, "figures", &args, |code| {
             if self.job.clip <= 0.0 {
-                total(code, self.job, self.words);
+                total(code, self.job, self.words, arrived.map(|_| 2));
                 norm(code, None);
             }
             let reduced = code.on(self.job.reduce);

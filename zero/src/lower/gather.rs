@@ -7,8 +7,8 @@ use crossweave_flat::Flat;
 use crossweave_flat::Residency;
 use crossweave_plan::StepId;
 use crossweave_program::{
-    Builder, Code, CollectiveKind, DType, GroupId, Life, MemId, Member, MemoryDecl, MemorySpace,
-    On, Place, Tag, Traffic, View,
+    Brought, Builder, Code, CollectiveKind, DType, GroupId, Life, MemId, Member, MemoryDecl,
+    MemorySpace, On, Place, Tag, Traffic, View,
 };
 
 /// Where the parameters of a unit are, in all the forms that a rank has them in.
@@ -211,7 +211,7 @@ impl Params<'_> {
             for (elements, room) in self.rooms(u) {
                 if elements > 0 {
                     let to = code.arg_at(0, at, [elements], f.place.compute);
-                    code.bring(room, &to);
+                    code.bring(room, Brought::Params, &to);
                     at += f.place.compute.bytes(elements);
                 }
             }
@@ -224,7 +224,8 @@ impl Params<'_> {
         let to = self.memory[u].arrives.filter(|_| f.host > 0);
         b.call(step, "param in", to.as_slice(), |code| {
             if to.is_some() {
-                code.bring(u as u32, &code.arg(0, [f.host], f.place.compute));
+                let to = code.arg(0, [f.host], f.place.compute);
+                code.bring(u as u32, Brought::Params, &to);
             }
         });
     }

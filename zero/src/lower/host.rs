@@ -1,12 +1,15 @@
 //! What the host holds of a unit, with the calls of its update: its share of what the rank owns, and parameters that only rest there.
 
 use super::Words;
+use super::figures::low_squares;
 use super::update::words;
+use crossweave_flat::Flat;
 use crossweave_optim::update::{self, Cells, StepParams};
 use crossweave_optim::{Optimizer, Recipe};
 use crossweave_plan::Lane;
+use crossweave_program::abi::op;
 use crossweave_program::{
-    Builder, Code, DType, Life, MemId, MemoryDecl, MemorySpace, Place, Room, Tag, View,
+    Builder, Code, DType, Life, MemId, MemoryDecl, MemorySpace, Place, Room, Sums, Tag, View, clip,
 };
 use std::ops::Range;
 
@@ -20,8 +23,10 @@ pub struct HostShare<'a> {
     pub numel: u64,
     /// Runs updated alike.
     pub runs: &'a [Run],
-    /// Types of parameters, and of gradients as they arrive.
+    /// Types of parameters, and of the gradient that is updated from.
     pub types: (DType, DType),
+    /// The gradient is a sum over micro-batches that is made here.
+    pub sums: Option<HostSums>,
     /// Most elements of one launch; none: a unit's, at once. No bit changes.
     pub group: Option<u64>,
     /// Gradients are clipped; the loss is scaled; see [`Job::rescaled`](super::Job::rescaled).
@@ -30,6 +35,87 @@ pub struct HostShare<'a> {
     pub scaled: bool,
     /// See `clip`.
     pub rescaled: bool,
+}
+
+/// A sum of gradients that the host makes.
+#[derive(Clone, Debug)]
+pub struct HostSums {
+    /// Type in which they arrive: that of a sum in 16 bits, whose parts are rounded.
+    pub wire: DType,
+    /// Elements whose squares count in the global norm.
+    pub normed: Vec<Range<u64>>,
+    /// The device has squares of the unit too, which are added to what rounding takes from these.
+    pub low: bool,
+}
+
+impl HostSums {
+    /// Elements of `flat` that count in norms, of those whose gradient the host adds up.
+    pub fn of(flat: &Flat, wire: DType) -> HostSums {
+        let here = flat.normed.iter().filter_map(|r| clip(r, &(0..flat.host)));
+        HostSums {
+            wire,
+            normed: here.collect(),
+            low: flat.host < flat.owned_len(),
+        }
+    }
+
+    /// Writes the calls that make the sum of `n` elements of type `sum`, and its figures.
+    fn write(&self, b: &mut Builder, args: &[Place], (n, sum): (u64, DType)) -> Sums {
+        let landing = |code: &Code<'_>| code.arg(HostShare::LANDING.index(), [n], self.wire);
+        let total = |code: &Code<'_>| code.arg(HostShare::GRAD.index(), [n], sum);
+        let first = b.calls();
+        b.call(None, "first part", args, |code| {
+            let on = code.on(Lane::Compute);
+            match self.wire == sum {
+                true => on.copy(&total(code), &landing(code)),
+                false => on.cast(&total(code), &landing(code)),
+            }
+        });
+        let further = b.calls();
+        b.call(None, "further part", args, |code| {
+            let on = code.on(Lane::Compute);
+            let p = op::AxpbyParams {
+                alpha: 1.0,
+                beta: 1.0,
+                ..Default::default()
+            };
+            on.plain(op::AXPBY, &[&total(code), &landing(code)], p.as_bytes());
+        });
+        let measure = b.calls();
+        b.call(None, "measure", args, |code| {
+            let on = code.on(Lane::Compute);
+            let none = op::NoParams::default();
+            let figure = |k: u64, dtype| code.arg_at(HostShare::FIGURES.index(), 4 * k, [1], dtype);
+            let (squares, low) = (figure(0, DType::F32), figure(1, DType::F32));
+            let count = figure(2, DType::U32);
+            for figure in [&squares, &low, &count] {
+                on.fill(figure, 0, 4);
+            }
+            let run = |r: &Range<u64>| {
+                let at = sum.bytes(r.start);
+                code.arg_at(HostShare::GRAD.index(), at, [r.end - r.start], sum)
+            };
+            let runs: Vec<View<'_>> = self.normed.iter().map(run).collect();
+            if runs.is_empty() {
+                return;
+            }
+            let operands: Vec<_> = std::iter::once(&squares).chain(&runs).collect();
+            on.plain(op::MULTI_SUMSQ, &operands, none.as_bytes());
+            if self.low {
+                low_squares(&on, &low, &squares, &runs);
+            }
+            for r in &runs {
+                on.plain(op::NONFINITE_COUNT, &[&count, r], none.as_bytes());
+            }
+        });
+        Sums {
+            landing: HostShare::LANDING,
+            figures: HostShare::FIGURES,
+            first: first..further,
+            further: further..measure,
+            measure: measure..b.calls(),
+        }
+    }
 }
 
 impl HostShare<'_> {
@@ -42,6 +128,10 @@ impl HostShare<'_> {
     const PARAM: MemId = MemId(3);
     /// Moments.
     pub const MOMENTS: [MemId; 2] = [MemId(4), MemId(5)];
+    /// Where the gradient of a micro-batch arrives.
+    const LANDING: MemId = MemId(6);
+    /// Figures of the sum of these.
+    const FIGURES: MemId = MemId(7);
 
     /// Moments that are kept: as many as the optimizer of its runs that keeps most.
     fn moments(&self) -> usize {
@@ -131,7 +221,12 @@ pub fn host_room(share: &HostShare<'_>) -> Room {
     lent(&mut b, "param", compute.bytes(n), compute, Tag::Param);
     lent(&mut b, "moment1", 4 * n, DType::F32, Tag::Moment);
     lent(&mut b, "moment2", 4 * n, DType::F32, Tag::Moment);
-    let args: Vec<Place> = (0..6).map(|m| MemId(m).into()).collect();
+    if let Some(s) = &share.sums {
+        lent(&mut b, "landing", s.wire.bytes(n), s.wire, Tag::Grad);
+        lent(&mut b, "figures", 12, DType::F32, Tag::Staging);
+    }
+    let memory = if share.sums.is_some() { 8 } else { 6 };
+    let args: Vec<Place> = (0..memory).map(|m| MemId(m).into()).collect();
     let runs: Vec<Run> = match share.group {
         Some(most) => share
             .runs
@@ -169,12 +264,15 @@ pub fn host_room(share: &HostShare<'_>) -> Room {
         });
     }
     let refresh = 1..b.calls();
+    let sums = share.sums.as_ref();
+    let sums = sums.map(|s| s.write(&mut b, &args, (n, grad)));
     let moments = HostShare::MOMENTS.into_iter().take(share.moments());
     let param = split.then_some(HostShare::PARAM).into_iter();
     Room {
         name: "state".into(),
         parts: param.chain([HostShare::VALUE]).chain(moments).collect(),
         reads: Some([HostShare::WORDS, HostShare::GRAD]),
+        sums,
         update: 0..1,
         refresh,
         program: b.finish(),

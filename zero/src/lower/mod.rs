@@ -13,7 +13,7 @@ mod update;
 
 pub use figures::Words;
 pub use gather::{ParamMemory, Params, Source};
-pub use host::{HostShare, host_base, host_room};
+pub use host::{HostShare, HostSums, host_base, host_room};
 pub use offload::ToHost;
 pub use state::unit_state;
 pub use update::Optim;
@@ -62,6 +62,15 @@ impl Groups {
     }
 }
 
+/// How the micro-batches of a unit are added up: in the whole gradient, or by what follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// They are reduced one by one and added up behind that, in the slice of the rank.
+    pub reduced: bool,
+    /// They leave one by one, and the host adds up its part of them.
+    pub leave: bool,
+}
+
 /// What the job asks of the arithmetic of a step.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -89,21 +98,14 @@ pub struct Job {
     pub wire: DType,
     /// Type in which micro-batches are added up.
     pub accumulate: DType,
-    /// They are, of what several ranks own: in the slice of each, every one reduced by itself; else in the whole gradient.
-    pub reduced_each: bool,
+    /// How the micro-batches of each unit are added up.
+    pub parts: Vec<Parts>,
     /// Logical shards that sums go over, where they are canonical.
     pub shards: Option<u32>,
     /// Micro-batches of each of them.
     pub micro_batches: u32,
     /// Groups.
     pub groups: Groups,
-}
-
-impl Job {
-    /// Whether micro-batches of this flat are added up in slices: other ranks own some of it.
-    fn adds_in_slices(&self, flat: &Flat) -> bool {
-        self.reduced_each && flat.place.ranks > 1
-    }
 }
 
 /// The memory of a step beside that of parameters and their state.
@@ -123,6 +125,9 @@ pub struct Memory {
     pub own: Vec<MemId>,
     /// The sum over micro-batches where it is kept in 16 bits.
     pub sums: Vec<MemId>,
+    /// Figures of gradients that the host has added up: of each unit the sum of squares, then of each what rounding took from it, then how
+    /// many values are not finite; and of what the device has of each, what rounding took from its squares.
+    pub arrived: Option<MemId>,
 }
 
 impl Memory {
@@ -171,6 +176,10 @@ impl Memory {
                 ),
             )
         });
+        let arrived = job.parts.iter().any(|p| p.leave).then(|| {
+            let bytes = 16 * n;
+            small("arrived", bytes, DType::F32, MemorySpace::Device, 1)
+        });
         let mut grad = |name: String, bytes, dtype| {
             declare(name, bytes, dtype, Tag::Grad, MemorySpace::Device, None)
         };
@@ -190,10 +199,13 @@ impl Memory {
             each().map(|(u, f)| grad(format!("own.{u}"), 4 * f.layout.slice_len(), DType::F32));
         let own = own.collect();
         let sums = each().map(|(u, f)| {
-            let bytes = job.accumulate.bytes(match job.adds_in_slices(f) {
-                true => f.layout.slice_len(),
-                false => f.length(),
-            });
+            let bytes = job
+                .accumulate
+                .bytes(match (job.parts[u].leave, job.parts[u].reduced) {
+                    (true, _) => f.owned_len() - f.host,
+                    (false, true) => f.layout.slice_len(),
+                    (false, false) => f.length(),
+                });
             grad(format!("sum.{u}"), bytes, job.accumulate)
         });
         Memory {
@@ -204,6 +216,7 @@ impl Memory {
             grads,
             own,
             sums: sums.collect(),
+            arrived,
         }
     }
 }
@@ -219,6 +232,8 @@ struct Grad {
     summed: bool,
     /// The reduced gradient of what is owned: where it begins, and the memory that is freed with it.
     own: Option<(Place, MemId)>,
+    /// It is of what the device updates alone: the rest has left.
+    rest: bool,
 }
 
 /// Writes the steps of a plan that are about gradients, in the plan's order.
@@ -244,9 +259,10 @@ impl<'a> Grads<'a> {
         }
     }
 
-    /// Where the reduced gradient of what is owned of a unit begins, while it is there.
+    /// Where the reduced gradient of what is owned of a unit begins, while all of it is there.
     pub fn own(&self, u: usize) -> Option<Place> {
-        self.now[u].own.map(|(place, _)| place)
+        let now = &self.now[u];
+        now.own.filter(|_| !now.rest).map(|(place, _)| place)
     }
 }
 

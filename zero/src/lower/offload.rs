@@ -5,30 +5,40 @@
 //! |---|---|---|
 //! | states, masters | pinned memory, or a file through a bounded pool | never: the host's device computes on it in place |
 //! | gradient | pinned memory, or beside its state in the file | `GradOut`, once a step |
+//! | gradients of micro-batches | a landing in pinned memory or a block of the pool, from which they are added to the sum beside the state | `GradOut`, once a micro-batch |
+//! | squares of a sum | behind the last micro-batch back to the device, for the norm | `Bring` |
 
-use super::{Grads, Words};
+use super::{Grads, Job, Words};
 use crossweave_flat::Flat;
 use crossweave_plan::{Lane, StepId};
 use crossweave_program::{
-    Builder, DType, HostJob, HostMemory, Life, MemId, MemoryDecl, MemorySpace, Tag,
+    Brought, Builder, Code, DType, HostJob, HostMemory, Life, MemId, MemoryDecl, MemorySpace,
+    Place, Tag,
 };
 
 /// Memory of what goes to the host.
 #[derive(Clone, Debug)]
 pub struct ToHost {
-    /// Type of gradients on their way.
-    wire: DType,
+    /// Type of gradients on their way, and of those of some micro-batches.
+    wire: [DType; 2],
     /// The words of the step, as they leave; and where they arrive.
     words: (MemId, MemId),
     /// Where the gradient of each unit arrives.
     grads: Vec<MemId>,
+    /// The sum of what the device updates of a gradient whose parts leave.
+    rest: Vec<Option<MemId>>,
     /// The words of this step have left.
     begun: bool,
 }
 
 impl ToHost {
     /// Declares it for units of these flats.
-    pub fn declare(b: &mut Builder, flats: &[Flat], wire: DType) -> ToHost {
+    pub fn declare(b: &mut Builder, job: &Job, flats: &[Flat], wire: DType) -> ToHost {
+        // A sum in 16 bits is of parts that were rounded.
+        let part = match job.accumulate {
+            DType::F32 => wire,
+            narrow => narrow,
+        };
         let mut declare = |name: String, bytes, dtype, tag, home, life| {
             b.memory(MemoryDecl {
                 name,
@@ -49,15 +59,25 @@ impl ToHost {
             words("words out", device, always),
             words("host words", pinned, Life::Transient),
         );
-        let each = flats.iter().enumerate();
-        let grads = each.map(|(u, f)| {
+        let each = || flats.iter().enumerate();
+        let grads = each().map(|(u, f)| {
             let name = format!("host grad.{u}");
+            let wire = if job.parts[u].leave { part } else { wire };
             let bytes = wire.bytes(f.host);
             declare(name, bytes, wire, Tag::Grad, pinned, Life::Transient)
         });
+        let grads = grads.collect();
+        let rest = each().map(|(u, f)| {
+            let bytes = 4 * (f.owned_len() - f.host);
+            let name = format!("rest.{u}");
+            job.parts[u]
+                .leave
+                .then(|| declare(name, bytes, DType::F32, Tag::Grad, device, Life::Transient))
+        });
         ToHost {
-            wire,
-            grads: grads.collect(),
+            wire: [wire, part],
+            rest: rest.collect(),
+            grads,
             words,
             begun: false,
         }
@@ -74,20 +94,73 @@ impl ToHost {
             Some(step),
             "grad out",
             &[own, self.grads[u].into()],
-            |code| {
-                code.take(what, 1);
-                let on = code.on(Lane::CopyOut);
-                let (from, to) = (code.arg(0, [n], DType::F32), code.arg(1, [n], self.wire));
-                if self.wire == DType::F32 {
-                    on.copy(&to, &from);
-                } else {
-                    let narrow = on.empty_for([n], self.wire, Tag::Comm);
-                    on.cast(&narrow, &from);
-                    on.copy(&to, &narrow);
-                }
-                code.give(what, 1);
-            },
+            |code| self.leave(code, (what, self.wire[0]), n),
         );
+    }
+
+    /// `GradOut` where the host adds up what leaves: its part of the gradient of some micro-batches, or (`last`) of the last ones, whose
+    /// sum it then measures. What the device updates is added up here.
+    pub fn part_out(
+        &self,
+        b: &mut Builder,
+        step: StepId,
+        (g, u): (&mut Grads<'_>, usize),
+        last: bool,
+    ) {
+        let (f, memory, job) = (&g.flats[u], g.memory, g.job);
+        let (n, room) = (f.host, u as u32);
+        let (Some(own), Some(arrived), Some(kept)) = (g.own(u), memory.arrived, self.rest[u])
+        else {
+            return;
+        };
+        let what = match last {
+            true => HostMemory::Last(room),
+            false => HostMemory::Part(room),
+        };
+        let others = [self.grads[u], kept, memory.sums[u], arrived];
+        let args: Vec<Place> = std::iter::once(own)
+            .chain(others.map(Place::from))
+            .collect();
+        let rest = f.owned_len() - n;
+        b.call(Some(step), "part out", &args, |code| {
+            self.leave(code, (what, self.wire[1]), n);
+            if last {
+                let figure = |k: usize| {
+                    let at = 4 * (k * g.flats.len() + u) as u64;
+                    code.arg_at(4, at, [1], DType::F32)
+                };
+                code.bring(room, Brought::Squares, &figure(0));
+                if rest > 0 {
+                    code.bring(room, Brought::SquaresLow, &figure(1));
+                }
+                if job.scaled {
+                    code.bring(room, Brought::NonFinite, &figure(2));
+                }
+            }
+            if rest > 0 {
+                let part = code.arg_at(0, 4 * n, [rest], DType::F32);
+                g.now[u].add_rest(job, code, (1, &part), !last);
+            }
+            code.free(0);
+        });
+        let now = &mut g.now[u];
+        now.own = (last && rest > 0).then(|| (kept.into(), kept));
+        now.rest = true;
+    }
+
+    /// Copies the first `n` values of parameter 0, in the type in which they travel, to pinned memory for parameter 1.
+    fn leave(&self, code: &Code<'_>, (what, wire): (HostMemory, DType), n: u64) {
+        code.take(what, 1);
+        let on = code.on(Lane::CopyOut);
+        let (from, to) = (code.arg(0, [n], DType::F32), code.arg(1, [n], wire));
+        if wire == DType::F32 {
+            on.copy(&to, &from);
+        } else {
+            let narrow = on.empty_for([n], wire, Tag::Comm);
+            on.cast(&narrow, &from);
+            on.copy(&to, &narrow);
+        }
+        code.give(what, 1);
     }
 
     /// `Update` of what the host has of unit `u`. Before the first of a step its words leave, by way of a copy: the sums of the units'

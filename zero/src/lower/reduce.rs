@@ -39,10 +39,11 @@ fn add_rounded(on: &On<'_>, total: &View<'_>, wide: &View<'_>) {
 }
 
 impl Grad {
-    /// Whether what a reduction brings is added to the slice, or begins a sum in 16 bits.
-    fn adds_up(&self, job: &Job, more: bool) -> bool {
+    /// Whether what a reduction of unit `u` brings is added to the slice, or begins a sum in 16 bits.
+    fn adds_up(&self, job: &Job, u: usize, more: bool) -> bool {
         let narrow = job.accumulate != DType::F32;
-        job.reduced_each && (self.own.is_some() || self.summed || more && narrow)
+        let here = job.parts[u].reduced && !job.parts[u].leave;
+        here && (self.own.is_some() || self.summed || more && narrow)
     }
 
     /// Adds the reduced gradient of some micro-batches to the slice, whose memory is at the parameters `arg..` of the fragment. Where
@@ -64,6 +65,39 @@ impl Grad {
             code.alloc(arg + 1, job.reduce);
             on.cast(&slice, &total);
             code.free(arg + 2);
+        }
+    }
+
+    /// The same of the part of a gradient that does not leave, whose sum begins with the first.
+    pub(super) fn add_rest(
+        &mut self,
+        job: &Job,
+        code: &Code<'_>,
+        (arg, part): (usize, &View<'_>),
+        more: bool,
+    ) {
+        if job.accumulate != DType::F32 {
+            return self.add(job, code, (arg, part), more);
+        }
+        if !std::mem::replace(&mut self.summed, more) {
+            code.alloc(arg + 1, job.reduce);
+            let sum = code.arg(arg + 1, [part.numel()], DType::F32);
+            return code.on(job.reduce).copy(&sum, part);
+        }
+        self.add(job, code, (arg, part), more);
+    }
+}
+
+/// Adds what a reduction has brought to the sums of the micro-batches before.
+fn add_parts(
+    (job, now): (&Job, &mut [Grad]),
+    code: &Code<'_>,
+    (units, grads): (&[usize], &[(View<'_>, View<'_>)]),
+    more: bool,
+) {
+    for (k, (u, (_, part))) in units.iter().zip(grads).enumerate() {
+        if now[*u].adds_up(job, *u, more) {
+            now[*u].add(job, code, (3 * k, part), more);
         }
     }
 }
@@ -129,7 +163,7 @@ impl Grads<'_> {
     pub fn fold_micro_batch(&mut self, b: &mut Builder, step: StepId, u: usize) {
         let narrow = self.job.accumulate;
         let flat = &self.flats[u];
-        if narrow == DType::F32 || self.job.adds_in_slices(flat) || !flat.trains() {
+        if narrow == DType::F32 || self.job.parts[u].reduced || !flat.trains() {
             return;
         }
         let args = [self.memory.grads[u][0].into(), self.memory.sums[u].into()];
@@ -173,7 +207,9 @@ impl Grads<'_> {
         let args: Vec<Place> = each.collect();
         let sliced = |g: &Grads<'_>, u: usize| {
             let p = &g.flats[u].place;
-            p.sliced && p.ranks > 1
+            // A rank alone adds up what it keeps beside the gradient that is made.
+            let beside = g.job.parts[u].reduced && !g.job.parts[u].leave;
+            p.sliced && p.ranks > 1 || beside
         };
         b.call(Some(step), "reduce", &args, |code| {
             for (k, u) in units.iter().enumerate() {
@@ -187,7 +223,7 @@ impl Grads<'_> {
                 let whole = code.arg(3 * k, [flat.length()], DType::F32);
                 let n = flat.owned_len();
                 let slice = match sliced(self, *u) {
-                    true if self.now[*u].adds_up(self.job, more) => {
+                    true if self.now[*u].adds_up(self.job, *u, more) => {
                         on.empty_for([n], DType::F32, Tag::Grad)
                     }
                     true => {
@@ -207,14 +243,15 @@ impl Grads<'_> {
                     }
                     wire => self.reduce_narrow(&on, data, (&units, &grads), how, wire),
                 }
-                for (k, (u, (_, part))) in units.iter().zip(&grads).enumerate() {
-                    let now = &mut self.now[*u];
-                    if now.adds_up(self.job, more) {
-                        now.add(self.job, code, (3 * k, part), more);
-                    }
-                }
+                add_parts((self.job, &mut self.now), code, (&units, &grads), more);
                 // An update, or a gradient that takes the freed memory, waits for this reduction and not for the next.
                 on.mark();
+            } else {
+                let each = units.iter().zip(&grads);
+                for (_, (whole, part)) in each.filter(|(u, _)| sliced(self, **u)) {
+                    on.copy(part, whole);
+                }
+                add_parts((self.job, &mut self.now), code, (&units, &grads), more);
             }
             for (k, u) in units.iter().enumerate() {
                 let memory = self.memory;
@@ -230,8 +267,8 @@ impl Grads<'_> {
                     }
                 };
                 self.now[*u].open = None;
-                if !self.now[*u].summed {
-                    self.now[*u].own = Some(own);
+                if !self.now[*u].summed || self.job.parts[*u].leave {
+                    (self.now[*u].own, self.now[*u].rest) = (Some(own), false);
                 }
             }
         });
@@ -240,7 +277,7 @@ impl Grads<'_> {
     /// The sum over micro-batches becomes the gradient that is reduced.
     fn widen(&mut self, code: &Code<'_>, u: usize, arg: usize) {
         let flat = &self.flats[u];
-        if self.job.adds_in_slices(flat) || !std::mem::replace(&mut self.now[u].summed, false) {
+        if self.job.parts[u].reduced || !std::mem::replace(&mut self.now[u].summed, false) {
             return;
         }
         let n = flat.length();

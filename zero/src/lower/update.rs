@@ -51,12 +51,17 @@ impl Optim {
     ) {
         let (job, f) = (g.job, &g.flats[u]);
         let (rest, dtype) = (f.rest(), f.place.compute);
-        let Some(own) = g.own(u).filter(|_| !rest.is_empty()) else {
+        let Some((own, _)) = g.now[u].own.filter(|_| !rest.is_empty()) else {
             return;
         };
         let from = |place: Place, bytes: u64| Place {
             at: place.at + bytes,
             ..place
+        };
+        // Of a gradient whose host's part has left, the rest alone is here.
+        let grad = match g.now[u].rest {
+            true => own,
+            false => from(own, 4 * rest.start),
         };
         // Masters of the host's part are not here; where the parameters are the values, they are.
         let value = match dtype {
@@ -65,7 +70,6 @@ impl Optim {
         };
         let copy = params.whole.filter(|_| f.copied());
         let copy = copy.map(|c| from(c, dtype.bytes(rest.start)));
-        let grad = from(own, 4 * rest.start);
         let mut args = vec![g.memory.words.into(), grad, value];
         args.extend(copy);
         let states = args.len();
