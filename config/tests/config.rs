@@ -788,7 +788,6 @@ fn offload_keys_without_effect_are_named_with_the_reason() {
         all.join("\n")
     };
     assert_eq!(said(r#""pin_memory": true, "pipeline_read": true"#), "");
-    // What the host alone reads need not be page-locked: both values say something.
     let off = said(r#""pin_memory": false, "pipeline_write": false, "fast_init": true"#);
     assert!(!off.contains("pin_memory"), "{off}");
     for part in [

@@ -174,6 +174,10 @@ fn held_at_most(plan: &Plan, facts: &Facts, sizes: &[u64], ranks: u32, tied: boo
     let slice = |u: u32| 4 * sizes[u as usize].div_ceil(u64::from(ranks));
     let whole = |u: u32| slice(u) * u64::from(ranks);
     let (mut open, mut slices) = (BTreeSet::new(), BTreeSet::new());
+    // What leaves micro-batch by micro-batch stays until the next bucket leaves.
+    let parts = |op: &StepKind| matches!(op, StepKind::GradOut { more: true, .. });
+    let in_parts = plan.steps.iter().any(|s| parts(&s.op));
+    let (mut leaving, mut fresh) = (BTreeSet::new(), false);
     let (mut most, mut buckets) = (0, 0);
     for step in &plan.steps {
         let mut arrives = 0;
@@ -181,8 +185,20 @@ fn held_at_most(plan: &Plan, facts: &Facts, sizes: &[u64], ranks: u32, tied: boo
             StepKind::Backward { unit, .. } => open.extend(facts.touched(*unit)),
             StepKind::ReduceGrad { units, .. } => {
                 arrives = units.iter().map(|u| slice(*u)).sum();
+                // A slice that is made anew is not on its way.
+                slices.retain(|u| !(units.contains(u) && leaving.remove(u)));
+                fresh = true;
             }
-            StepKind::GradOut { unit, .. } | StepKind::Update { unit } => {
+            StepKind::GradOut { unit, .. } if in_parts => {
+                if std::mem::take(&mut fresh) {
+                    slices.retain(|u| !leaving.remove(u));
+                }
+                leaving.insert(*unit);
+            }
+            StepKind::GradOut { unit, .. } => {
+                slices.remove(unit);
+            }
+            StepKind::Update { unit } if !in_parts => {
                 slices.remove(unit);
             }
             _ => {}

@@ -8,7 +8,7 @@ use crate::spec::RankSpec;
 use crossweave_mesh::{AxisSet, GroupKey};
 use crossweave_plan::{Facts, Lane, Plan, Step, StepId, StepKind};
 use crossweave_program::{
-    Builder, Call, GroupId, HostJob, Move, Part, Program, ProgramError, Room, UnitState,
+    Builder, Call, GroupId, HostJob, MemId, Move, Part, Program, ProgramError, Room, UnitState,
 };
 use crossweave_tensor::{Group, UnitDecl};
 use crossweave_zero::lower::{
@@ -328,9 +328,19 @@ impl Given<'_> {
     }
 
     /// Writes the backward of unit `u`.
-    fn backward(&self, g: &mut Grads<'_>, b: &mut Builder, step: StepId, u: usize) {
+    fn backward(
+        &self,
+        (g, host): (&mut Grads<'_>, &mut Option<ToHost>),
+        b: &mut Builder,
+        step: StepId,
+        u: usize,
+    ) {
         let units = self.writers(u);
         let rooms = g.rooms(&units);
+        if let Some(host) = host {
+            let wanted: Vec<MemId> = rooms.iter().map(|r| r.mem).collect();
+            host.settle(b, Some(step), Some(&wanted));
+        }
         b.call(Some(step), "backward", &rooms, |code| {
             let adds = g.open(code, &units, 0);
             let of = |o: usize| units.iter().position(|(k, _)| *k == o).unwrap_or(0);
@@ -456,7 +466,7 @@ fn parts(plan: &Plan, flats: &[Flat]) -> Vec<Parts> {
 fn leave(
     b: &mut Builder,
     id: StepId,
-    (g, host): (&mut Grads<'_>, &ToHost),
+    (g, host): (&mut Grads<'_>, &mut ToHost),
     (u, flat, parts): (usize, &Flat, Parts),
     more: bool,
 ) {
@@ -508,8 +518,16 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
             g.decide(&mut b);
         }
         match &s.op {
-            StepKind::Backward { unit, .. } => given.backward(&mut g, &mut b, id, *unit as usize),
-            StepKind::ReduceGrad { units, how, more } => g.reduce(&mut b, id, (units, *more), *how),
+            StepKind::Backward { unit, .. } => {
+                given.backward((&mut g, &mut host), &mut b, id, *unit as usize);
+            }
+            StepKind::ReduceGrad { units, how, more } => {
+                if let Some(host) = &mut host {
+                    let own = units.iter().map(|u| memory.own[*u as usize]);
+                    host.next_bucket(&mut b, id, &own.collect::<Vec<_>>());
+                }
+                g.reduce(&mut b, id, (units, *more), *how);
+            }
             StepKind::Fold { unit, joins } => g.fold(&mut b, id, *unit as usize, *joins),
             StepKind::Tie { unit } => {
                 if let Some(group) = tie {
@@ -520,7 +538,7 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
             StepKind::GradNorm => g.norm(&mut b, id, &left),
             StepKind::GradOut { unit, more } => {
                 let u = *unit as usize;
-                let to = (&mut g, &*offloaded(&mut host)?);
+                let to = (&mut g, offloaded(&mut host)?);
                 leave(&mut b, id, to, (u, &flats[u], job.parts[u]), *more);
             }
             StepKind::Update { unit } => {
@@ -553,6 +571,7 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
             other => values(&mut b, s, other)?,
         }
     }
+    host.iter_mut().for_each(|h| h.settle(&mut b, None, None));
     g.publish(&mut b);
     let end = b.calls();
     let outside = Outside::of_units(&mut b, &p);

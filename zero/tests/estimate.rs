@@ -184,8 +184,8 @@ fn ten_billion_parameters_train_on_one_device_of_32_gb() {
     assert!(host3 >= 8 * none, "{host3} against {none}");
 }
 
-/// Beside an offloaded optimizer the device holds as much for eight micro-batches as for one, at every stage that has slices and on one rank at
-/// all; the host holds two landings more, and a sum that is kept whole takes `q P` of the device.
+/// Beside an offloaded optimizer the device holds as much for eight micro-batches as for two, and a bucket more than for one, at every stage that
+/// has slices and on one rank at all; the host holds two landings more, and a sum that is kept whole takes `q P` of the device.
 #[test]
 fn micro_batches_are_added_up_where_the_optimizer_rests() {
     let shape = Shape::of_params(10_000_000_000);
@@ -213,8 +213,14 @@ fn micro_batches_are_added_up_where_the_optimizer_rests() {
         (Three, 4),
     ] {
         let (one, eight) = (of(stage, ranks, 1, true), of(stage, ranks, 8, true));
+        let two = of(stage, ranks, 2, true).total(Tier::Device);
         let [a, b] = [&one, &eight].map(|l| l.total(Tier::Device));
-        assert_eq!(a, b, "{stage:?} on {ranks} ranks: {eight:#?}");
+        assert_eq!(two, b, "{stage:?} on {ranks} ranks: {eight:#?}");
+        assert_eq!(
+            b - a,
+            2 * shape.largest_unit(),
+            "{stage:?} on {ranks} ranks: {eight:#?}"
+        );
         let more = eight.total(Tier::Host) - one.total(Tier::Host);
         assert_eq!(more, 4 * shape.largest_unit().div_ceil(ranks), "{stage:?}");
         let whole = of(stage, ranks, 8, false).total(Tier::Device);

@@ -159,7 +159,16 @@ fn grad_rows(l: &Load, s: &States) -> Vec<Row> {
             rows.push(row(device, "grad", q * l.params, formula));
             return rows;
         }
-        let formula = "q max(bucket, U): a gradient leaves when its unit is reduced";
+        let (window, formula) = match leaves {
+            true => (
+                (2 * window).min(q * l.params),
+                "2 q max(bucket, U): one leaves while the next is made",
+            ),
+            false => (
+                window,
+                "q max(bucket, U): a gradient leaves when its unit is reduced",
+            ),
+        };
         rows.push(row(device, "grad window", window, formula));
         if leaves && l.offload.optimizer == Tier::Host {
             let part = padded(l.largest_unit.min(l.params), l.ranks).shard;

@@ -29,6 +29,11 @@ pub struct ToHost {
     rest: Vec<Option<MemId>>,
     /// The words of this step have left.
     begun: bool,
+    /// Gradients of micro-batches on their way, whose memory is free when the next bucket leaves: until then the next backward would
+    /// wait for their copies.
+    leaving: Vec<MemId>,
+    /// What leaves next is of another bucket.
+    bucket: bool,
 }
 
 impl ToHost {
@@ -80,6 +85,8 @@ impl ToHost {
             grads,
             words,
             begun: false,
+            leaving: vec![],
+            bucket: false,
         }
     }
 
@@ -98,10 +105,28 @@ impl ToHost {
         );
     }
 
+    /// Before a bucket is reduced, into memory `own`: what leaves from here on is of it.
+    pub fn next_bucket(&mut self, b: &mut Builder, step: StepId, own: &[MemId]) {
+        self.settle(b, Some(step), Some(own));
+        self.bucket = true;
+    }
+
+    /// Frees the memory of gradients on their way that is among `wanted`; without them, of all.
+    pub fn settle(&mut self, b: &mut Builder, step: Option<StepId>, wanted: Option<&[MemId]>) {
+        let over = |m: &MemId| wanted.is_none_or(|w| w.contains(m));
+        let (over, left): (Vec<MemId>, Vec<MemId>) = self.leaving.iter().partition(|m| over(m));
+        self.leaving = left;
+        let args: Vec<Place> = over.into_iter().map(Place::from).collect();
+        if !args.is_empty() {
+            let free = |code: &Code<'_>| (0..args.len()).for_each(|i| code.free(i));
+            b.call(step, "have left", &args, free);
+        }
+    }
+
     /// `GradOut` where the host adds up what leaves: its part of the gradient of some micro-batches, or (`last`) of the last ones, whose
     /// sum it then measures. What the device updates is added up here.
     pub fn part_out(
-        &self,
+        &mut self,
         b: &mut Builder,
         step: StepId,
         (g, u): (&mut Grads<'_>, usize),
@@ -118,8 +143,13 @@ impl ToHost {
             false => HostMemory::Part(room),
         };
         let others = [self.grads[u], kept, memory.sums[u], arrived];
+        let over = match std::mem::take(&mut self.bucket) {
+            true => std::mem::take(&mut self.leaving),
+            false => vec![],
+        };
+        self.leaving.push(own.mem);
         let args: Vec<Place> = std::iter::once(own)
-            .chain(others.map(Place::from))
+            .chain(others.into_iter().chain(over).map(Place::from))
             .collect();
         let rest = f.owned_len() - n;
         b.call(Some(step), "part out", &args, |code| {
@@ -141,7 +171,7 @@ impl ToHost {
                 let part = code.arg_at(0, 4 * n, [rest], DType::F32);
                 g.now[u].add_rest(job, code, (1, &part), !last);
             }
-            code.free(0);
+            (1 + others.len()..args.len()).for_each(|i| code.free(i));
         });
         let now = &mut g.now[u];
         now.own = (last && rest > 0).then(|| (kept.into(), kept));
