@@ -6,7 +6,7 @@ use crate::job_error::{JobError, Result};
 use crate::objective;
 use crate::surroundings::Caches;
 use crate::tokens;
-use crossweave_config::{self as config, Data, DataFormat, LossOn, TextSource};
+use crossweave_config::{self as config, Data, DataFormat, LossOn, OnNull, TextSource};
 use crossweave_data::{
     CargoSource, Corpus, DataSpec, Examples, FilesSource, Phase, Progress, Rows, Source,
     TokenizerSpec, Validation, Weighted,
@@ -98,6 +98,7 @@ fn examples(d: &config::TextData) -> Option<Examples> {
         rows,
         all: d.loss_on == Some(LossOn::All),
         template: d.chat_template.as_ref().map(PathBuf::from),
+        skip_null: d.on_null == Some(OnNull::Skip),
     })
 }
 
@@ -121,6 +122,7 @@ fn files(globs: &[String], field: Option<&String>, d: &config::TextData) -> Resu
             .or(d.jsonl_field.as_ref())
             .cloned()
             .unwrap_or_else(|| "text".into()),
+        skip_null: d.on_null == Some(OnNull::Skip),
         base,
     }))
 }

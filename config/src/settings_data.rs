@@ -66,6 +66,9 @@ pub struct TextData {
     /// Older name of `field`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jsonl_field: Option<String>,
+    /// What becomes of a row of null; `None` = an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_null: Option<OnNull>,
     /// What a row is; `None` = a document of text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<DataFormat>,
@@ -135,6 +138,16 @@ pub enum Objective {
     MaskedLm,
     /// Spans that are cut out.
     SpanCorruption,
+}
+
+/// `data.on_null`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnNull {
+    /// It is an error.
+    Refuse,
+    /// It is left out and counted.
+    Skip,
 }
 
 /// `data.format`.

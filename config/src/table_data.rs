@@ -219,9 +219,15 @@ const TEXT_DATA: Table = Table {
         text(
             "field",
             "",
-            "field of a row of JSON, or column of a table, that holds the document; absent = \"text\"",
+            "field of a row of JSON, or column of a table, that holds the document, with dots a field within fields (meta.text); absent = \"text\"",
         ).example("\"content\"").words(&["text_column", "text_field", "text_key", "dataset_text_field", "content_column"]),
         text("jsonl_field", "", "older name of field").example("\"content\""),
+        word(
+            "on_null",
+            &["refuse", "skip"],
+            "",
+            "what becomes of a row of JSON or of a table in which the field is null: an error, or it is left out and counted; absent = refuse",
+        ),
         word(
             "format",
             &["text", "prompt_completion", "messages", "sharegpt", "alpaca", "tokens"],

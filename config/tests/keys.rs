@@ -392,6 +392,7 @@ const PEFT: &[(&str, &[&str])] = &[
     ("gemma3_text", &["q_proj", "v_proj"]),
     ("gpt2", &["c_attn"]),
     ("gpt_neox", &["query_key_value"]),
+    ("gptj", &["q_proj", "v_proj"]),
     ("llama", &["q_proj", "v_proj"]),
     ("mistral", &["q_proj", "v_proj"]),
     ("opt", &["q_proj", "v_proj"]),

@@ -12,11 +12,12 @@ use crate::indexed::{IndexedDataset, pair};
 use crate::progress::{Phase, Progress};
 use crate::report::{BuildReport, rows_as_text};
 use crate::source::{
-    Form, JsonRows, LONGEST_LINE, Packing, Row, STRETCH, SourceFile, Tap, arrow, as_rows, csv,
-    list_cargo, list_files, parquet, read_file, row_error, stream_file, table_rows, total_bytes,
+    Column, Form, JsonRows, LONGEST_LINE, Packing, Row, STRETCH, SourceFile, Tap, arrow, as_rows,
+    csv, list_cargo, list_files, parquet, read_file, row_error, stream_file, table_rows,
+    total_bytes,
 };
 use crate::spec::Source;
-use crate::task::{Document, Recipe, Task, check_unchanged, too_long, uncut};
+use crate::task::{Document, Odd, Recipe, Task, check_unchanged, too_long, uncut};
 use crate::tokenizer::Tokenizer;
 use crate::workers::Workers;
 use sha2::{Digest, Sha256};
@@ -54,9 +55,9 @@ pub(crate) fn build(
     cache: &Path,
     progress: &dyn Progress,
 ) -> Result<Built> {
-    let (files, text_key) = match source {
-        Source::Files(files) => (list_files(files, key)?, files.text_key.as_str()),
-        Source::Cargo(cargo) => (list_cargo(cargo, key)?, "text"),
+    let (files, column) = match source {
+        Source::Files(files) => (list_files(files, key)?, files.column()),
+        Source::Cargo(cargo) => (list_cargo(cargo, key)?, Column::TEXT),
         Source::Indexed(prefix) => return ready_made(prefix),
         Source::Given { .. } | Source::Mixture(_) => {
             return Err(DataError::setting(
@@ -72,7 +73,7 @@ pub(crate) fn build(
     };
     let recipe = match examples {
         Some(reader) => Recipe::Examples(reader),
-        None => Recipe::Field(text_key),
+        None => Recipe::Field(column),
     };
     let total = total_bytes(&files)?;
     progress.begin(Phase::Hash, total);
@@ -82,7 +83,7 @@ pub(crate) fn build(
     let prefix = cache.join(format!("corpus-{}", &hex(&hash)[..32]));
     let bytes = hashes.iter().map(|(len, _)| len).sum();
     let built = !pair(&prefix).1.exists();
-    let mut lossy_documents = 0;
+    let (mut lossy_documents, mut null_rows) = (0, 0);
     if built {
         for (file, (len, _)) in files.iter().zip(&hashes) {
             let holds = file.packing.declared(&file.path)?;
@@ -99,7 +100,7 @@ pub(crate) fn build(
             writer.file(file, hash, recipe, tokenizer, progress)?;
         }
         writer.flush(recipe, tokenizer, progress)?;
-        lossy_documents = writer.finish()?;
+        (lossy_documents, null_rows) = writer.finish()?;
         progress.end();
     }
     let set = IndexedDataset::open(&prefix)?;
@@ -122,6 +123,7 @@ pub(crate) fn build(
             bytes,
             files,
             lossy_documents,
+            null_rows,
             rows_as_text,
             prefix,
         },
@@ -157,16 +159,7 @@ fn counts_of(set: &IndexedDataset, prefix: &Path) -> Result<IndexedDataset> {
 pub(crate) fn ready_made(prefix: &Path) -> Result<Built> {
     let set = IndexedDataset::open(prefix)?;
     let hash = Sha256::digest(read_file(set.idx_path())?).into();
-    let report = BuildReport {
-        built: false,
-        documents: set.documents() as u64,
-        tokens: set.tokens(),
-        bytes: set.tokens() * set.token_type().size(),
-        files: 1,
-        lossy_documents: 0,
-        rows_as_text: None,
-        prefix: prefix.into(),
-    };
+    let report = BuildReport::of_ready_made(&set, prefix);
     Ok(Built {
         set,
         counts: None,
@@ -183,6 +176,8 @@ struct Writer {
     token_type: TokenType,
     lengths: Vec<u32>,
     lossy: u64,
+    /// Rows of null that are left out.
+    nulls: u64,
     /// Tokens of a document whose parts are still coming, and whether any of its bytes were replaced.
     open: (u32, bool),
     tasks: Vec<Task>,
@@ -207,6 +202,7 @@ impl Writer {
             token_type: TokenType::for_vocab(tokenizer.vocab_size()),
             lengths: Vec::new(),
             lossy: 0,
+            nulls: 0,
             open: (0, false),
             tasks: Vec::new(),
             weight: 0,
@@ -347,7 +343,12 @@ impl Writer {
                 Ok(true)
             });
         }
-        let mut eat = |text: &str| {
+        let column = recipe.column();
+        let mut eat = |text: Option<&str>| {
+            let Some(text) = text else {
+                self.nulls += 1;
+                return Ok(());
+            };
             let (weight, path, text) = (text.len() as u64, path.clone(), text.to_string());
             self.push(
                 Task::Cell { path, text },
@@ -358,13 +359,13 @@ impl Writer {
             )
         };
         match file.form {
-            Form::Parquet => parquet(path, recipe.field(), &mut eat),
+            Form::Parquet => parquet(path, column, &mut eat),
             Form::Separated(by) => {
                 let failed = |e| file.packing.broken(path, e);
                 let from = file.packing.open(path)?;
                 csv(path, from, by, recipe.field(), failed, &mut eat)
             }
-            _ => arrow(path, recipe.field(), &mut eat),
+            _ => arrow(path, column, &mut eat),
         }
     }
 
@@ -423,6 +424,7 @@ impl Writer {
         let run = |task: Task| task.run(recipe, tokenizer, token_type, progress);
         let documents: Vec<Document> = self.workers.each(tasks, run)?;
         for document in documents {
+            self.nulls += u64::from(document.odd == Some(Odd::Null));
             self.bin.write(&document.bytes)?;
             if let Some((counts, _)) = &mut self.counts {
                 counts.write(&document.counted)?;
@@ -436,7 +438,7 @@ impl Writer {
                 let fix = "split the document into files below 2 GiB";
                 DataError::setting("data.train", reason, fix)
             })?;
-            self.open = (tokens, lossy || document.lossy);
+            self.open = (tokens, lossy || document.odd == Some(Odd::Lossy));
             if !document.goes_on && tokens > 0 {
                 self.lengths.push(tokens);
                 self.lossy += u64::from(self.open.1);
@@ -446,7 +448,7 @@ impl Writer {
         Ok(())
     }
 
-    fn finish(self) -> Result<u64> {
+    fn finish(self) -> Result<(u64, u64)> {
         if let Some((bin, idx)) = self.counts {
             bin.commit()?;
             let index = Index::of_documents(TokenType::U8, self.lengths.clone());
@@ -457,7 +459,7 @@ impl Writer {
             &self.idx,
             &Index::of_documents(self.token_type, self.lengths).to_bytes(),
         )?;
-        Ok(self.lossy)
+        Ok((self.lossy, self.nulls))
     }
 }
 
@@ -517,6 +519,7 @@ mod tests {
             bytes: 6,
             files: 4,
             lossy_documents: 0,
+            null_rows: 0,
             rows_as_text: None,
             prefix: built.report.prefix.clone(),
         };

@@ -59,7 +59,14 @@ pub(crate) fn corpus_hash(
     all.update([0]);
     match (source, examples) {
         (_, Some(reader)) => all.update(reader.identity()),
-        (Source::Files(source), None) => all.update(&source.text_key),
+        (Source::Files(source), None) => {
+            all.update(&source.text_key);
+            all.update(if source.skip_null {
+                &b"\0skip"[..]
+            } else {
+                b""
+            });
+        }
         _ => {}
     }
     for (file, (len, hash)) in files.iter().zip(hashes) {

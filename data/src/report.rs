@@ -1,8 +1,9 @@
 //! What a built corpus is: how much of it there is, and what a user should know of its text.
 
 use crate::batches::Remark;
+use crate::indexed::IndexedDataset;
 use crate::source::{Form, SourceFile, inner_extension};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What making a dataset took.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct BuildReport {
     pub files: u64,
     /// Documents in which bytes that are not UTF-8 were replaced; known only when `built`.
     pub lossy_documents: u64,
+    /// Rows of null that were left out; known only when `built`.
+    pub null_rows: u64,
     /// Source files that are read as text though their names say that they hold rows, and the first of them.
     pub rows_as_text: Option<(u64, PathBuf)>,
     /// The dataset, without `.bin`/`.idx`.
@@ -26,6 +29,20 @@ pub struct BuildReport {
 }
 
 impl BuildReport {
+    /// The report of a dataset that was made elsewhere.
+    pub(crate) fn of_ready_made(set: &IndexedDataset, prefix: &Path) -> BuildReport {
+        BuildReport {
+            built: false,
+            documents: set.documents() as u64,
+            tokens: set.tokens(),
+            bytes: set.tokens() * set.token_type().size(),
+            files: 1,
+            lossy_documents: 0,
+            null_rows: 0,
+            rows_as_text: None,
+            prefix: prefix.into(),
+        }
+    }
     /// What a user should know of the text.
     pub(crate) fn remarks(&self, key: &str) -> Vec<Remark> {
         let mut said: Vec<Remark> = rows_remark(key, self.rows_as_text.as_ref())
@@ -35,6 +52,12 @@ impl BuildReport {
             said.push(Remark::Warning(format!(
                 "{key}: {} of {} documents have bytes that are not UTF-8, which are replaced by U+FFFD; fix: save them as UTF-8, or exclude them (data.exclude)",
                 self.lossy_documents, self.documents
+            )));
+        }
+        if self.null_rows > 0 {
+            said.push(Remark::Note(format!(
+                "{key}: {} rows of null are left out (data.on_null)",
+                self.null_rows
             )));
         }
         said

@@ -29,6 +29,8 @@ pub struct Examples {
     pub all: bool,
     /// The Jinja template for messages; unset: the one in the tokenizer's folder.
     pub template: Option<PathBuf>,
+    /// Rows in which what they are read from is null are left out and counted; else they are errors.
+    pub skip_null: bool,
 }
 
 /// What a line of examples holds.
@@ -95,8 +97,10 @@ pub struct FilesSource {
     pub globs: Vec<String>,
     /// Files matching one of these are left out.
     pub exclude: Vec<String>,
-    /// Field of a JSON-lines object that holds the text, usually `text`.
+    /// Field of a JSON-lines object that holds the text, usually `text`; with dots, a field within fields.
     pub text_key: String,
+    /// Rows in which it is null are left out and counted; else they are errors.
+    pub skip_null: bool,
     /// Folder that relative globs start from.
     pub base: PathBuf,
 }
@@ -111,6 +115,7 @@ impl FilesSource {
             globs: globs.into_iter().map(Into::into).collect(),
             exclude: Vec::new(),
             text_key: "text".into(),
+            skip_null: false,
             base: base.into(),
         }
     }

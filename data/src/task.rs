@@ -5,7 +5,9 @@ use crate::error::{DataError, Result};
 use crate::example::ExampleReader;
 use crate::index_file::TokenType;
 use crate::progress::Progress;
-use crate::source::{LONGEST_LINE, Packing, Row, read_file, text_of_row, unreadable_within};
+use crate::source::{
+    Column, LONGEST_LINE, Packing, Row, read_file, text_of_row, unreadable_within,
+};
 use crate::tokenizer::Tokenizer;
 use sha2::{Digest, Sha256};
 use std::io::Read;
@@ -15,16 +17,23 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy)]
 pub(crate) enum Recipe<'a> {
     /// A document, the text under this field.
-    Field(&'a str),
+    Field(Column<'a>),
     /// An example.
     Examples(&'a ExampleReader),
 }
 
 impl<'a> Recipe<'a> {
-    /// The field of text, for tables and errors.
+    /// The column of text of a table.
+    pub(crate) fn column(self) -> Column<'a> {
+        match self {
+            Recipe::Field(column) => column,
+            Recipe::Examples(_) => Column::TEXT,
+        }
+    }
+    /// The field of text, for errors.
     pub(crate) fn field(self) -> &'a str {
         match self {
-            Recipe::Field(field) => field,
+            Recipe::Field(column) => column.name,
             Recipe::Examples(_) => "messages",
         }
     }
@@ -52,13 +61,22 @@ pub(crate) enum Task {
     Row { path: PathBuf, row: Row },
 }
 
+/// What is counted of documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Odd {
+    /// Bytes that are not UTF-8 were replaced.
+    Lossy,
+    /// A row of null, which is left out.
+    Null,
+}
+
 /// A document as it goes into the `.bin`.
 pub(crate) struct Document {
     pub(crate) bytes: Vec<u8>,
     /// One byte a token, of examples.
     pub(crate) counted: Vec<u8>,
     pub(crate) tokens: u32,
-    pub(crate) lossy: bool,
+    pub(crate) odd: Option<Odd>,
     /// Whether the next one goes on with it.
     pub(crate) goes_on: bool,
 }
@@ -120,18 +138,28 @@ impl Task {
             }
             Task::Row { path, row } => {
                 let size = row.bytes.len() as u64;
-                let field = match recipe {
-                    Recipe::Field(field) => field,
+                let column = match recipe {
+                    Recipe::Field(column) => column,
                     Recipe::Examples(reader) => {
                         let example = reader.of_line(&row.bytes, tokenizer, &path, row.line)?;
+                        let null = example.is_none() && !row.is_blank();
                         let (ids, counted) =
                             example.map_or((vec![], vec![]), |e| (e.tokens, e.counted));
                         let marks = counted.into_iter().map(u8::from).collect();
                         progress.advance(size);
-                        return document(ids, marks, token_type, &path);
+                        return Ok(Document {
+                            odd: null.then_some(Odd::Null),
+                            ..document(ids, marks, token_type, &path)?
+                        });
                     }
                 };
-                let text = text_of_row(&row, field, &path)?.unwrap_or_default();
+                let Some(text) = text_of_row(&row, column, &path)? else {
+                    progress.advance(size);
+                    return Ok(Document {
+                        odd: (!row.is_blank()).then_some(Odd::Null),
+                        ..document(vec![], vec![], token_type, &path)?
+                    });
+                };
                 (path, text.into_bytes(), size)
             }
         };
@@ -143,7 +171,7 @@ impl Task {
         }
         progress.advance(size);
         Ok(Document {
-            lossy: encoded.lossy,
+            odd: encoded.lossy.then_some(Odd::Lossy),
             goes_on: !last,
             ..document(ids, vec![], token_type, &path)?
         })
@@ -183,7 +211,7 @@ fn document(
         bytes,
         counted,
         tokens,
-        lossy: false,
+        odd: None,
         goes_on: false,
     })
 }

@@ -39,6 +39,7 @@ impl Fixture {
                 rows: Rows::PromptCompletion,
                 all: false,
                 template: None,
+                skip_null: false,
             }),
             validation: Validation::None,
             tokenizer: Some(TokenizerSpec::new(TokenizerKind::Bytes)),

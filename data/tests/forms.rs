@@ -62,6 +62,7 @@ fn spec(dir: &Path, glob: &str, rows: Rows) -> DataSpec {
             all: false,
             template: matches!(rows, Rows::Messages | Rows::ShareGpt | Rows::Alpaca)
                 .then(|| dir.join("chat.jinja")),
+            skip_null: false,
         }),
         validation: Validation::None,
         tokenizer: Some(TokenizerSpec::new(TokenizerKind::Bytes)),
@@ -420,6 +421,123 @@ fn rows_that_are_no_examples_of_their_form_are_refused_by_line_and_cause() {
             "{e}"
         );
     }
+}
+
+/// The tokens of a text source, as text with `.` for the end of a document, and how many rows of null were left out.
+fn text(dir: &Path, name: &str, field: &str, skip: bool) -> Result<(String, u64)> {
+    let mut source = FilesSource::new(dir, [name]);
+    (source.text_key, source.skip_null) = (field.into(), skip);
+    let spec = DataSpec {
+        train: Source::Files(source),
+        examples: None,
+        ..spec(dir, name, Rows::Messages)
+    };
+    let corpus = open(&spec, &dir.join("cache"), &NoProgress)?;
+    let report = corpus.reports()[0].clone();
+    let set = IndexedDataset::open(&report.prefix)?;
+    let mut all = vec![];
+    for i in 0..set.sequences() {
+        let mut tokens = vec![0; set.length(i).unwrap() as usize];
+        set.read(i, 0, None, &mut tokens)?;
+        all.extend(tokens);
+    }
+    let char_of = |t: u32| u8::try_from(t).map_or('.', char::from);
+    Ok((all.into_iter().map(char_of).collect(), report.null_rows))
+}
+
+/// A struct column `meta` with a string column `text` in it, of which the second row is null and the text of the third.
+fn nested(stream: bool) -> Vec<u8> {
+    let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("a"), None, None, Some("d")]));
+    let plain = StructArray::try_from(vec![("text", texts.clone())]).unwrap();
+    let mut to = StructBuilder::from_fields(plain.fields().clone(), 4);
+    for (i, text) in ["a", "", "", "d"].into_iter().enumerate() {
+        let column = to.field_builder::<StringBuilder>(0).unwrap();
+        match i {
+            1 | 2 => column.append_null(),
+            _ => column.append_value(text),
+        }
+        to.append(i != 1);
+    }
+    let meta: ArrayRef = Arc::new(to.finish());
+    let batch = RecordBatch::try_from_iter([("meta", meta), ("meta.note", texts)]).unwrap();
+    if stream {
+        let mut to = arrow_ipc::writer::StreamWriter::try_new(vec![], &batch.schema()).unwrap();
+        to.write(&batch).unwrap();
+        return to.into_inner().unwrap();
+    }
+    let mut to = arrow_ipc::writer::FileWriter::try_new(vec![], &batch.schema()).unwrap();
+    to.write(&batch).unwrap();
+    to.into_inner().unwrap()
+}
+
+fn nested_parquet() -> Vec<u8> {
+    use parquet::file::{properties::WriterProperties, writer::SerializedFileWriter};
+    let schema = "message m { OPTIONAL group meta { OPTIONAL BINARY text (UTF8); } OPTIONAL BINARY meta.note (UTF8); }";
+    let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
+    let how = WriterProperties::builder().build();
+    let mut to = SerializedFileWriter::new(vec![], schema.into(), how.into()).unwrap();
+    let mut group = to.next_row_group().unwrap();
+    for levels in [[2, 0, 1, 2], [1, 0, 0, 1]] {
+        let mut c = group.next_column().unwrap().unwrap();
+        c.typed::<ByteArrayType>()
+            .write_batch(&["a", "d"].map(ByteArray::from), Some(&levels), None)
+            .unwrap();
+        c.close().unwrap();
+    }
+    group.close().unwrap();
+    to.into_inner().unwrap()
+}
+
+#[test]
+fn fields_within_fields_are_read_and_rows_of_null_are_refused_or_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let rows = [
+        json!({"id": 1, "meta": {"x": {"text": 3}, "text": "a"}, "meta.note": "a"}),
+        json!({"meta": null, "meta.note": null}),
+        json!({"meta": {"text": null}, "meta.note": null}),
+        json!({"meta.note": "d", "meta": {"text": "d", "note": "x"}}),
+    ];
+    std::fs::write(dir.join("a.jsonl"), lines(rows.iter().cloned())).unwrap();
+    std::fs::write(
+        dir.join("a.json"),
+        serde_json::to_string_pretty(&rows).unwrap(),
+    )
+    .unwrap();
+    std::fs::write(dir.join("a.arrow"), nested(false)).unwrap();
+    std::fs::write(dir.join("stream"), nested(true)).unwrap();
+    std::fs::write(dir.join("a.parquet"), nested_parquet()).unwrap();
+    for name in ["a.jsonl", "a.json", "a.arrow", "stream", "a.parquet"] {
+        for field in ["meta.text", "meta.note"] {
+            let e = text(dir, name, field, false).unwrap_err().to_string();
+            assert!(
+                e.contains(name) && e.contains("fix: "),
+                "{name} {field}: {e}"
+            );
+            let found = text(dir, name, field, true).unwrap();
+            assert_eq!(found, ("a.d.".into(), 2), "{name} {field}");
+        }
+        // A field that is not there, or is something else, is an error still.
+        for field in ["meta.txt", "meta", "other.text"] {
+            let e = text(dir, name, field, true).unwrap_err().to_string();
+            assert!(e.contains(field), "{name} {field}: {e}");
+        }
+    }
+    // Examples of null.
+    let talk = json!({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]});
+    std::fs::write(
+        dir.join("n.jsonl"),
+        lines([talk, json!({"messages": null})].into_iter()),
+    )
+    .unwrap();
+    let mut spec = spec(dir, "n.jsonl", Rows::Messages);
+    assert!(open(&spec, &dir.join("cache"), &NoProgress).is_err());
+    spec.examples.as_mut().unwrap().skip_null = true;
+    let corpus = open(&spec, &dir.join("cache"), &NoProgress).unwrap();
+    assert_eq!(
+        (corpus.pass(SEQ).unwrap(), corpus.reports()[0].null_rows),
+        (Pass::Samples(1), 1)
+    );
 }
 
 #[test]

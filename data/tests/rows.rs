@@ -178,6 +178,7 @@ fn examples_are_read_from_lists_too() {
             rows: Rows::PromptCompletion,
             all: false,
             template: None,
+            skip_null: false,
         })
     };
     let row = |i: usize| serde_json::json!({"prompt": format!("{i}+{i}="), "completion": "2"});
@@ -221,6 +222,7 @@ fn a_table_is_no_file_of_examples() {
         rows: Rows::PromptCompletion,
         all: false,
         template: None,
+        skip_null: false,
     };
     let said = tokens_of("x.csv", b"prompt,completion\na,b\n", Some(examples)).unwrap_err();
     assert!(said.contains("x.csv: is a table"), "{said}");

@@ -300,6 +300,7 @@ fn a_completion_ends_once_and_a_prompt_begins_once() {
         rows: Rows::PromptCompletion,
         all: false,
         template: None,
+        skip_null: false,
     });
     assert_eq!(
         folder.documents().unwrap(),

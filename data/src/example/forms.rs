@@ -49,6 +49,17 @@ impl Rows {
         }
     }
 
+    /// The fields that a row is read from.
+    pub(crate) fn fields(self) -> &'static [&'static str] {
+        match self {
+            Rows::PromptCompletion => &["prompt", "completion"],
+            Rows::Messages => &["messages"],
+            Rows::ShareGpt => &["conversations"],
+            Rows::Alpaca => &["instruction", "output"],
+            Rows::Tokens => &["input_ids"],
+        }
+    }
+
     /// What a row looks like.
     pub(crate) fn shape(self) -> &'static str {
         match self {

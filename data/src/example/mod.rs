@@ -76,10 +76,11 @@ impl ExampleReader {
             .as_ref()
             .map_or("none", ChatTemplate::identity);
         let Examples { rows, all, .. } = &self.examples;
-        format!("examples 2 {rows:?} all={all} template={template}")
+        let skip = if self.examples.skip_null { " skip" } else { "" };
+        format!("examples 2 {rows:?} all={all} template={template}{skip}")
     }
 
-    /// The example of a line; `None` for a blank one. `number` is the 1-based line.
+    /// The example of a line; `None` for a blank one, and for one of null that is to be left out. `number` is the 1-based line.
     ///
     /// # Errors
     /// A line that is no example, with its place.
@@ -109,6 +110,10 @@ impl ExampleReader {
         let row = object_of(line)
             .or_else(|e| object_of(&unread_numbers(line, READ)).map_err(|_| e))
             .map_err(|e| bad(e, shape))?;
+        let null = |name: &&str| row.get_attr(name).is_ok_and(|v| v.is_none());
+        if self.examples.skip_null && rows.fields().iter().any(null) {
+            return Ok(None);
+        }
         // Of a row of another form the fix says which.
         let other = Rows::recognised(|name| field(&row, name).is_some());
         let fix = match other.filter(|o| *o != rows) {

@@ -15,6 +15,7 @@ fn reader(rows: Rows, all: bool, template: Option<&str>) -> (ExampleReader, Toke
         rows,
         all,
         template: template.map(|_| file.path().to_path_buf()),
+        skip_null: false,
     };
     let reader = ExampleReader::open(&examples, &spec).unwrap();
     (reader, Tokenizer::open(&spec, None).unwrap())

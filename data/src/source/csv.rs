@@ -15,7 +15,7 @@ pub(crate) fn csv(
     delimiter: u8,
     field: &str,
     failed: impl Fn(io::Error) -> DataError,
-    eat: &mut dyn FnMut(&str) -> Result<()>,
+    eat: &mut dyn FnMut(Option<&str>) -> Result<()>,
 ) -> Result<()> {
     let mut records = Records {
         from: BufReader::with_capacity(1 << 20, from),
@@ -65,7 +65,7 @@ pub(crate) fn csv(
         }
         let text = std::str::from_utf8(&values[at])
             .map_err(|_| bad(line, format!("is not UTF-8 in column {field:?}")))?;
-        eat(text)?;
+        eat(Some(text))?;
     }
     Ok(())
 }
@@ -183,7 +183,8 @@ mod tests {
         let mut out = vec![];
         let path = Path::new("d/x.csv");
         let failed = |e: io::Error| DataError::io("read", path)(e);
-        let mut eat = |text: &str| {
+        let mut eat = |text: Option<&str>| {
+            let text = text.unwrap_or_default();
             out.push(text.to_string());
             Ok(())
         };

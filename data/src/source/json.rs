@@ -66,7 +66,12 @@ fn one_key(head: &[u8]) -> bool {
 }
 
 fn objects(head: &[u8], whole: bool, field: &str) -> Option<Layout> {
-    let has_field = |object: &[u8]| members(object).iter().any(|m| m.is(object, field));
+    let outer = field.split_once('.').map_or(field, |(first, _)| first);
+    let has_field = |object: &[u8]| {
+        let all = members(object);
+        all.iter()
+            .any(|m| m.is(object, field) || m.is(object, outer))
+    };
     match first_value(head, whole) {
         Value::Until(end) if !head[..end].contains(&b'\n') => {
             let behind = head[end..].trim_ascii_start();

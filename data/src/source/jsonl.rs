@@ -1,5 +1,6 @@
 //! The text of one row of JSON, with the place of anything that is wrong with it.
 
+use super::Column;
 use super::json::{members, reason, unread_numbers};
 use super::rows::Row;
 use super::tables::said_of_examples;
@@ -8,22 +9,23 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::fmt;
 use std::path::Path;
 
-/// The string under `field` of the object in `row`; `None` for a blank line. Numbers that only Python writes are accepted in other fields.
-pub(crate) fn text_of_row(row: &Row, field: &str, path: &Path) -> Result<Option<String>> {
-    let bytes = &row.bytes[..];
-    if bytes.iter().all(u8::is_ascii_whitespace) {
+/// The string in `column` of the object in `row`; `None` for a blank line, and for null where that is left out. Numbers that only Python writes
+/// are accepted in other fields.
+pub(crate) fn text_of_row(row: &Row, column: Column<'_>, path: &Path) -> Result<Option<String>> {
+    let (bytes, field) = (&row.bytes[..], column.name);
+    if row.is_blank() {
         return Ok(None);
     }
     let read = |bytes: &[u8]| {
         let mut json = serde_json::Deserializer::from_slice(bytes);
-        let text = Field(field).deserialize(&mut json)?;
+        let text = json.deserialize_map(Field::of(column))?.flatten();
         json.end().map(|()| text)
     };
     let text = match read(bytes) {
         Err(e) if e.is_syntax() => read(&unread_numbers(bytes, &[field])),
         other => other,
     };
-    text.map(Some).map_err(|e| {
+    text.map_err(|e| {
         let indent = match e.line() {
             0 | 1 => row.indent,
             _ => 0,
@@ -42,41 +44,81 @@ pub(crate) fn text_of_row(row: &Row, field: &str, path: &Path) -> Result<Option<
 fn other(row: &[u8], field: &str) -> String {
     let members = members(row);
     let has = |name: &str| members.iter().any(|m| m.is(row, name));
-    match has(field) {
+    match has(field) || field.split_once('.').is_some_and(|(first, _)| has(first)) {
         true => String::new(),
         false => said_of_examples(has),
     }
 }
 
-/// Picks one field out of an object without building the rest.
-struct Field<'a>(&'a str);
+/// Picks one field out of an object, or out of an object within it, without building the rest.
+struct Field<'a> {
+    column: Column<'a>,
+    /// What of its name is to be found here.
+    rest: &'a str,
+}
+
+/// What was found: nothing, null, or a text.
+type Found = Option<Option<String>>;
+
+impl<'a> Field<'a> {
+    fn of(column: Column<'a>) -> Field<'a> {
+        let rest = column.name;
+        Field { column, rest }
+    }
+}
 
 impl<'de> DeserializeSeed<'de> for Field<'_> {
-    type Value = String;
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> std::result::Result<String, D::Error> {
-        from.deserialize_map(self)
+    type Value = Found;
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> std::result::Result<Found, D::Error> {
+        from.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for Field<'_> {
-    type Value = String;
+    type Value = Found;
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "an object with a string field \"{}\"", self.0)
+        write!(f, "an object with a string field \"{}\"", self.column.name)
     }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<String, A::Error> {
-        let mut text = None;
+    fn visit_unit<E: serde::de::Error>(self) -> std::result::Result<Found, E> {
+        match self.column.skip_null {
+            true => Ok(Some(None)),
+            false => Err(E::invalid_type(serde::de::Unexpected::Unit, &self)),
+        }
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Found, A::Error> {
+        let (mut whole, mut within): (Found, Found) = (None, None);
+        let column = self.column;
         while let Some(name) = map.next_key::<String>()? {
-            if name != self.0 {
-                map.next_value::<IgnoredAny>()?;
-            } else if text.replace(map.next_value::<String>()?).is_some() {
-                return Err(serde::de::Error::custom(format_args!(
-                    "field \"{name}\" occurs twice"
-                )));
+            match self.rest.strip_prefix(&name[..]) {
+                Some("") => {
+                    let text = match column.skip_null {
+                        true => map.next_value::<Option<String>>()?,
+                        false => Some(map.next_value::<String>()?),
+                    };
+                    if whole.replace(text).is_some() {
+                        return Err(serde::de::Error::custom(format_args!(
+                            "field \"{name}\" occurs twice"
+                        )));
+                    }
+                }
+                Some(rest) if rest.starts_with('.') => {
+                    let rest = &rest[1..];
+                    within = map.next_value_seed(Field { column, rest })?.or(within);
+                }
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
             }
         }
-        text.ok_or_else(|| {
-            serde::de::Error::custom(format_args!("field \"{}\" is missing", self.0))
-        })
+        // A name with dots that is there as it stands counts for more than fields within fields.
+        let found = whole.or(within);
+        if found.is_none() && self.rest == column.name {
+            return Err(serde::de::Error::custom(format_args!(
+                "field \"{}\" is missing",
+                column.name
+            )));
+        }
+        Ok(found)
     }
 }
 
@@ -90,7 +132,11 @@ mod tests {
             indent,
             bytes: line.to_vec(),
         };
-        text_of_row(&row, field, Path::new("d/x.jsonl"))
+        let column = Column {
+            name: field,
+            skip_null: false,
+        };
+        text_of_row(&row, column, Path::new("d/x.jsonl"))
     }
 
     fn read(line: &[u8]) -> Result<Option<String>> {

@@ -45,6 +45,33 @@ pub(crate) enum Form {
     Arrow,
 }
 
+/// The field of a row, or the column of a table, that holds a document.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column<'a> {
+    /// Its name, or the names of fields within fields with dots between them.
+    pub(crate) name: &'a str,
+    /// Rows in which it is null are left out; else they are errors.
+    pub(crate) skip_null: bool,
+}
+
+impl Column<'_> {
+    /// The usual one.
+    pub(crate) const TEXT: Column<'static> = Column {
+        name: "text",
+        skip_null: false,
+    };
+}
+
+impl FilesSource {
+    /// The column of its documents.
+    pub(crate) fn column(&self) -> Column<'_> {
+        Column {
+            name: &self.text_key,
+            skip_null: self.skip_null,
+        }
+    }
+}
+
 /// A file of the corpus. The list's order is the documents' order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SourceFile {

@@ -16,6 +16,13 @@ pub(crate) struct Row {
     pub(crate) bytes: Vec<u8>,
 }
 
+impl Row {
+    /// Is it a blank line?
+    pub(crate) fn is_blank(&self) -> bool {
+        self.bytes.iter().all(u8::is_ascii_whitespace)
+    }
+}
+
 /// Why there is no next row.
 #[derive(Debug)]
 pub(crate) enum RowError {

@@ -1,10 +1,11 @@
 //! Documents of Parquet and Arrow tables: one row, one document, out of one column of strings.
 
+use super::Column;
 use crate::error::{DataError, Result};
 use crate::guard;
 use crate::spec::Rows;
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, RecordBatch, RecordBatchReader};
+use arrow_array::{Array, NullArray, RecordBatch, RecordBatchReader};
 use arrow_ipc::reader::{FileReader, StreamReader};
 use crossweave_files as files;
 use parquet::basic::{ConvertedType, Type as Physical};
@@ -15,22 +16,33 @@ use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Gives each document of the column `field` to `eat`, in order.
-type Eat<'a> = &'a mut dyn FnMut(&str) -> Result<()>;
+/// Takes each document of a column, in order, and each null that is left out.
+type Eat<'a> = &'a mut dyn FnMut(Option<&str>) -> Result<()>;
 
 /// Reads a Parquet file.
-pub(crate) fn parquet(path: &Path, field: &str, eat: Eat<'_>) -> Result<()> {
+pub(crate) fn parquet(path: &Path, from: Column<'_>, eat: Eat<'_>) -> Result<()> {
     guarded(path, || {
         let (file, _) = files::open(path).map_err(DataError::io("open", path))?;
         let reader = SerializedFileReader::new(file).map_err(|e| damaged(path, &e))?;
         let schema = reader.metadata().file_metadata().schema();
-        let columns = schema.get_fields();
-        let Some(column) = columns.iter().find(|c| c.name() == field) else {
+        let (columns, field) = (schema.get_fields(), from.name);
+        let Some((column, within)) = found(columns, field) else {
             let names = columns.iter().map(|c| c.name().to_string());
             return Err(no_column(path, field, names.collect()));
         };
-        if !column.is_primitive() || column.get_physical_type() != Physical::BYTE_ARRAY {
+        let leaf = within.iter().try_fold(column, |at, name| {
+            let inner = if at.is_primitive() {
+                &[]
+            } else {
+                at.get_fields()
+            };
+            inner.iter().find(|c| c.name() == *name)
+        });
+        let Some(leaf) = leaf else {
             return Err(not_text(path, field, kind_of(column)));
+        };
+        if !leaf.is_primitive() || leaf.get_physical_type() != Physical::BYTE_ARRAY {
+            return Err(not_text(path, field, kind_of(leaf)));
         }
         let one = Type::group_type_builder(schema.name()).with_fields(vec![Arc::clone(column)]);
         let one = one.build().map_err(|e| damaged(path, &e))?;
@@ -39,12 +51,15 @@ pub(crate) fn parquet(path: &Path, field: &str, eat: Eat<'_>) -> Result<()> {
             .map_err(|e| damaged(path, &e))?;
         for (number, row) in rows.enumerate() {
             let row = row.map_err(|e| damaged(path, &e))?;
-            match row.get_column_iter().next().map(|(_, value)| value) {
-                Some(Field::Str(text)) => eat(text)?,
+            let whole = row.get_column_iter().next().map(|(_, value)| value);
+            let value = within.iter().fold(whole, |at, name| member(at?, name));
+            match value {
+                Some(Field::Str(text)) => eat(Some(text))?,
                 Some(Field::Bytes(bytes)) => match std::str::from_utf8(bytes.data()) {
-                    Ok(text) => eat(text)?,
+                    Ok(text) => eat(Some(text))?,
                     Err(_) => return Err(bad_row(path, field, number, "is not UTF-8")),
                 },
+                _ if from.skip_null => eat(None)?,
                 _ => return Err(bad_row(path, field, number, "has no value")),
             }
         }
@@ -52,18 +67,34 @@ pub(crate) fn parquet(path: &Path, field: &str, eat: Eat<'_>) -> Result<()> {
     })
 }
 
+/// The column of a name, or that of its first part with the names of the fields within it.
+fn found<'a, 'n>(columns: &'a [Arc<Type>], name: &'n str) -> Option<(&'a Arc<Type>, Vec<&'n str>)> {
+    let of = |name: &str| columns.iter().find(|c| c.name() == name);
+    let within = || {
+        let (first, rest) = name.split_once('.')?;
+        Some((of(first)?, rest.split('.').collect()))
+    };
+    of(name).map(|c| (c, vec![])).or_else(within)
+}
+
+/// A member of a group; null of null.
+fn member<'a>(of: &'a Field, name: &str) -> Option<&'a Field> {
+    match of {
+        Field::Group(row) => row
+            .get_column_iter()
+            .find(|(n, _)| *n == name)
+            .map(|(_, f)| f),
+        _ => None,
+    }
+}
+
 /// Reads an Arrow file, or a stream as Hugging Face datasets writes it.
-pub(crate) fn arrow(path: &Path, field: &str, eat: Eat<'_>) -> Result<()> {
+pub(crate) fn arrow(path: &Path, from: Column<'_>, eat: Eat<'_>) -> Result<()> {
     guarded(path, || {
         let mut number = 0;
         for batch in batches(path)? {
-            rows(
-                path,
-                field,
-                &batch.map_err(|e| damaged(path, &e))?,
-                &mut number,
-                eat,
-            )?;
+            let batch = batch.map_err(|e| damaged(path, &e))?;
+            rows(path, from, &batch, &mut number, eat)?;
         }
         Ok(())
     })
@@ -83,23 +114,45 @@ pub(super) fn batches(path: &Path) -> Result<Box<dyn RecordBatchReader>> {
     })
 }
 
+/// The column of a name, or that of fields within fields, with the columns around it.
+fn column_of<'a>(
+    batch: &'a RecordBatch,
+    name: &str,
+) -> Option<(&'a dyn Array, Vec<&'a dyn Array>)> {
+    if let Some(column) = batch.column_by_name(name) {
+        return Some((&**column, vec![]));
+    }
+    let (first, rest) = name.split_once('.')?;
+    let (mut at, mut around) = (&**batch.column_by_name(first)?, vec![]);
+    for name in rest.split('.') {
+        let inner = at.as_struct_opt()?.column_by_name(name)?;
+        around.push(at);
+        at = &**inner;
+    }
+    Some((at, around))
+}
+
 fn rows(
     path: &Path,
-    field: &str,
+    from: Column<'_>,
     batch: &RecordBatch,
     number: &mut usize,
     eat: Eat<'_>,
 ) -> Result<()> {
-    let Some(column) = batch.column_by_name(field) else {
+    let field = from.name;
+    let Some((column, around)) = column_of(batch, field) else {
         let schema = batch.schema();
         let names = schema.fields().iter().map(|f| f.name().clone());
         return Err(no_column(path, field, names.collect()));
     };
     // Of a dictionary the rows are places in its values.
     let dictionary = column.as_any_dictionary_opt();
-    let texts = dictionary.map_or(&**column, |d| &**d.values());
-    let Some(text) = texts_of(texts) else {
-        return Err(not_text(path, field, &column.data_type().to_string()));
+    let texts = dictionary.map_or(column, |d| &**d.values());
+    let empty = from.skip_null && column.as_any().is::<NullArray>();
+    let text = match texts_of(texts) {
+        _ if empty => None,
+        None => return Err(not_text(path, field, &column.data_type().to_string())),
+        some => some,
     };
     let places = dictionary.filter(|d| !d.values().is_empty());
     let places = places.map(|d| d.normalized_keys());
@@ -107,12 +160,14 @@ fn rows(
         let at = places
             .as_ref()
             .map_or(i, |p| p.get(i).copied().unwrap_or(0));
-        if column.is_null(i) || texts.is_null(at) {
-            return Err(bad_row(path, field, *number, "has no value"));
-        }
-        match text(at) {
-            Some(text) => eat(text)?,
-            None => return Err(bad_row(path, field, *number, "is not UTF-8")),
+        let null = around.iter().any(|c| c.is_null(i)) || column.is_null(i) || texts.is_null(at);
+        match text.as_ref().filter(|_| !null) {
+            None if from.skip_null => eat(None)?,
+            None => return Err(bad_row(path, field, *number, "has no value")),
+            Some(text) => match text(at) {
+                Some(text) => eat(Some(text))?,
+                None => return Err(bad_row(path, field, *number, "is not UTF-8")),
+            },
         }
         *number += 1;
     }

@@ -93,7 +93,7 @@ pub const FIELDS: &[Entry] = &[
     Entry { place: "config/src/settings.rs: Run", ceiling: 25, why: "one field for each key of the section" },
     Entry { place: "config/src/settings.rs: Settings", ceiling: 27, why: "one field for each section and top-level key" },
     Entry { place: "config/src/settings.rs: Zero", ceiling: 23, why: "one field for each key of zero_optimization" },
-    Entry { place: "config/src/settings_data.rs: TextData", ceiling: 27, why: "one field for each key of the section" },
+    Entry { place: "config/src/settings_data.rs: TextData", ceiling: 28, why: "one field for each key of the section" },
     Entry { place: "config/src/settings_optim.rs: SchedulerParams", ceiling: 30, why: "the union of the parameters of all schedules" },
     Entry { place: "hal/abi/src/api.rs: DeviceApi", ceiling: 31, why: "a table of the frozen C interface" },
     Entry { place: "hal/abi/src/types.rs: CollDesc", ceiling: 18, why: "a struct of the frozen C interface" },
