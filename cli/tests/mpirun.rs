@@ -610,7 +610,7 @@ fn an_error_is_printed_before_the_trace_is_complete() {
     let s = Scratch::new();
     let fault = r#"faults=[{"rank": 1, "kind": "stall", "step": 3}]"#;
     let mut args = vec!["train", "config.json", "--out", "out", "--trace", "t.json"];
-    for set in [fault, "run.comm_timeout_s=1"] {
+    for set in [fault, "run.comm_timeout_s=4"] {
         args.extend(["--set", set]);
     }
     let mut all = torch_style(&s, 2, &args);
