@@ -4,6 +4,7 @@
 use crate::adapter;
 use crate::job_error::{JobError, Result};
 use crate::model::{self, Source};
+use crate::remembered::peft_config;
 use crossweave_checkpoint::{
     Checkpoint, CheckpointError, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, write_f32,
 };
@@ -36,17 +37,8 @@ pub fn config_of(source: &Source) -> Option<Value> {
             json!(all.iter().filter_map(of).collect::<Vec<_>>())
         }
     };
-    let alpha = match lora.alpha.fract() == 0.0 && lora.alpha < 1e15 {
-        true => json!(lora.alpha as u64),
-        false => json!(lora.alpha),
-    };
-    Some(json!({
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base.display().to_string(), "revision": null,
-        "r": lora.r, "lora_alpha": alpha, "lora_dropout": lora.dropout, "use_rslora": lora.rslora,
-        "target_modules": targets, "bias": "none", "modules_to_save": null, "use_dora": false,
-        "fan_in_fan_out": source.spec.family().fan_in_fan_out, "inference_mode": true, "init_lora_weights": true,
-        "layers_to_transform": null, "layers_pattern": null, "rank_pattern": {}, "alpha_pattern": {},
-    }))
+    let base = base.display().to_string();
+    Some(peft_config(lora, &source.spec, &base, targets))
 }
 
 /// The model under adapters, as a checkpoint remembers it: its folder, and a hash of its weights. Null for other models.

@@ -2,7 +2,9 @@
 
 use crate::job_error::{JobError, Result};
 use crate::tokens;
-use crossweave_checkpoint::{ADAPTER, ADAPTER_CONFIG, SafeFile, is_readable_float};
+use crossweave_checkpoint::{
+    ADAPTER, ADAPTER_CONFIG, HfDir, SafeFile, is_readable_float, write_f32,
+};
 use crossweave_config as config;
 use crossweave_nn::lora::is_adapter;
 use crossweave_nn::{Lora, Targets};
@@ -271,11 +273,64 @@ pub fn describe(dir: &Path) -> Result<Described> {
     })
 }
 
-/// Opens the weights of an adapter's folder, which must be those of the adapters of `units`.
+/// The model under adapters: its folder, and the name there of the tensor that PEFT calls so.
+pub struct Base<'a> {
+    /// The folder.
+    pub dir: &'a HfDir,
+    /// The tensor's name in the folder, by its name in the model; `None` = the model has none of that name.
+    pub file_name: &'a dyn Fn(&str) -> Option<String>,
+}
+
+/// Elements that are compared at once.
+const PART: u64 = 1 << 22;
+
+impl Base<'_> {
+    /// What is wrong with a tensor that stands beside the adapters, where it is a weight of the model itself: PEFT writes those of an
+    /// embedding or head that is adapted (`lm_head.base_layer.weight`), or that `save_embedding_layers` asks for. They must be the model's
+    /// own. `None` = it is no weight of the model.
+    fn differs(&self, file: &SafeFile, name: &str) -> Result<Option<Option<String>>> {
+        let model = name.strip_prefix(PREFIX).unwrap_or(name);
+        let model = model.replace(".base_layer.", ".");
+        let Some(own) = (self.file_name)(&model) else {
+            return Ok(None);
+        };
+        let there = &file.tensors()[name];
+        let here = self.dir.info(&own)?;
+        if there.shape != here.shape {
+            return Ok(Some(Some(format!(
+                "{name} has shape {:?}, and {model} of the model under the adapter has {:?}: its vocabulary was resized",
+                there.shape, here.shape
+            ))));
+        }
+        if !is_readable_float(there.dtype) {
+            let what = format!("{name} is {:?}, which is no float", there.dtype);
+            return Ok(Some(Some(what)));
+        }
+        let total: u64 = there.shape.iter().map(|d| *d as u64).product();
+        let mut at = 0;
+        while at < total {
+            let part = at..total.min(at + PART);
+            at = part.end;
+            let mut rounded = vec![];
+            let ours = self.dir.read_elements_f32(&own, part.clone())?;
+            write_f32(&mut rounded, there.dtype, &ours)
+                .map_err(JobError::io("read", file.path()))?;
+            if rounded != file.read_elements(name, part)? {
+                return Ok(Some(Some(format!(
+                    "{name} holds other weights than {model} of the model under the adapter: it was trained beside the adapter"
+                ))));
+            }
+        }
+        Ok(Some(None))
+    }
+}
+
+/// Opens the weights of an adapter's folder, which must be those of the adapters of `units`. Weights of `base` itself that stand beside them are
+/// read over where they are the same.
 ///
 /// # Errors
 /// Missing or damaged files; matrices that do not fit the model, by name.
-pub fn open(dir: &Path, units: &[UnitDecl]) -> Result<Adapter> {
+pub fn open(dir: &Path, units: &[UnitDecl], base: &Base<'_>) -> Result<Adapter> {
     let weights = dir.join(ADAPTER);
     if !weights.exists() && dir.join("adapter_model.bin").exists() {
         return Err(JobError::refused(
@@ -308,8 +363,18 @@ pub fn open(dir: &Path, units: &[UnitDecl]) -> Result<Adapter> {
         }
     }
     let known = |n: &String| wanted.iter().any(|p| file_name(&p.name) == **n);
-    let extra = file.tensors().keys().filter(|n| !known(n));
-    wrong.extend(extra.map(|n| format!("{n} belongs to no adapter of the config")));
+    for name in file.tensors().keys().filter(|n| !known(n)) {
+        match base.differs(&file, name)? {
+            None => wrong.push(format!("{name} belongs to no adapter of the config")),
+            Some(None) => {}
+            Some(Some(what)) => {
+                return Err(JobError::refused(
+                    format!("{}: {what}", weights.display()),
+                    "merge the adapter into its model with PEFT, and give the merged model",
+                ));
+            }
+        }
+    }
     if let [first, rest @ ..] = &wrong[..] {
         let more = match rest.len() {
             0 => String::new(),

@@ -17,11 +17,16 @@ use std::path::{Path, PathBuf};
 /// Bytes of text that are turned into tokens to see whether they fill a sequence. More text does.
 const SHORT: u64 = 16 << 20;
 
-/// What the config amounts to on `ranks` ranks, and what is remarkable about it.
+/// What the config amounts to on `ranks` ranks of the back end that `choice` or the config names, and what is remarkable about it.
 ///
 /// # Errors
 /// Everything that `train` would refuse, each fault with its place.
-pub fn check(mut config: Config, ranks: u64, around: &Surroundings) -> Result<String> {
+pub fn check(
+    mut config: Config,
+    ranks: u64,
+    choice: &BackendChoice,
+    around: &Surroundings,
+) -> Result<String> {
     let mut found = Found::default();
     let pinned = hub::pin(&mut config, &around.caches);
     found.take(&config, "model", pinned);
@@ -35,11 +40,12 @@ pub fn check(mut config: Config, ranks: u64, around: &Surroundings) -> Result<St
         TrainError::refused(format!("{ranks} ranks are too many"), "give --ranks N")
     })?;
     let host = backend::host(&around.plugins, count, run.threads_per_rank, None);
-    let device = found.take(
-        &asked,
-        "run.backend",
-        device(&run.backend, &host, &around.plugins),
-    );
+    let device = device(choice, &run.backend, &host, &around.plugins);
+    // What the command line names is no key of the config.
+    let device = match choice.plugin.is_some() || !choice.layers.is_empty() {
+        true => Some(device?),
+        false => found.take(&asked, "run.backend", device),
+    };
     found.take(&asked, "run.out", free_folder(&asked));
     found.take(&asked, "checkpoint", keys(&asked));
     let scratch = Scratch::new(&around.scratch);
@@ -91,8 +97,13 @@ pub fn check(mut config: Config, ranks: u64, around: &Surroundings) -> Result<St
 }
 
 /// The first device of the back end.
-fn device(name: &str, host: &HostServices, plugins: &Plugins) -> Result<Device> {
-    let plugin = backend::choose(&BackendChoice::default(), name, host, plugins)?;
+fn device(
+    choice: &BackendChoice,
+    name: &str,
+    host: &HostServices,
+    plugins: &Plugins,
+) -> Result<Device> {
+    let plugin = backend::choose(choice, name, host, plugins)?;
     backend::count(&plugin)?;
     Ok(plugin.open(0)?)
 }

@@ -1,6 +1,7 @@
 //! `crossweave config`: check, schema, explain.
 
 use crate::args::ConfigAction;
+use crate::backend::BackendChoice;
 use crate::check::check;
 use crate::config_file::{load, read};
 use crate::error::{CliError, Result};
@@ -65,12 +66,18 @@ pub fn run(action: ConfigAction, around: &Surroundings) -> Result<()> {
             ranks,
             sets,
             no_files,
+            backend,
         } => {
-            let config = read(&config, &sets)?;
+            let mut config = read(&config, &sets)?;
+            let choice = BackendChoice::from(&backend);
+            if let Some(name) = &choice.name {
+                let text = serde_json::Value::from(name.as_str()).to_string();
+                config.set("run.backend", &text)?;
+            }
             let ranks = config.ranks(ranks.map(u64::from));
             let text = match no_files {
                 true => config.check(ranks)?,
-                false => check(config, ranks, around)?,
+                false => check(config, ranks, &choice, around)?,
             };
             say!("{}", text.trim_end());
         }

@@ -1,9 +1,9 @@
 //! Holds a checkpoint's manifest against the model and the optimizer that it describes: the tensors it lists are theirs, all of them, in their
-//! shapes. Its hashes are right in a manifest that somebody forged as well.
+//! shapes, and what it remembers of the model is so. Its hashes are right in a manifest that somebody forged as well.
 
-use crate::adapter;
 use crate::job::optimizer;
 use crate::job_error::{JobError, Result};
+use crate::{adapter, remembered};
 use crossweave_checkpoint::{Checkpoint, MANIFEST, Manifest};
 use crossweave_config::Settings;
 use crossweave_nn::lora::is_adapter;
@@ -40,6 +40,7 @@ pub fn holds(manifest: &Manifest) -> std::result::Result<(), String> {
         return Ok(());
     }
     let params = params(manifest)?;
+    remembered::check_rate(state)?;
     let settings = serde_json::from_value::<Settings>(state["config"].clone());
     let groups = settings.as_ref().ok().map(optimizer::groups).transpose();
     let groups = groups.map_err(|e| format!("state.config: {e}"))?;
@@ -83,11 +84,15 @@ fn params(manifest: &Manifest) -> std::result::Result<Vec<ParamDecl>, String> {
         let what = crossweave_files::elide(&e.what, 200);
         format!("state.hf_config.{}: {what}", e.key)
     })?;
+    let same = spec.check_written(config);
+    same.map_err(|e| format!("state.hf_config.{}: {}", e.key, e.what))?;
     let units = match adapters.is_null() {
         true => units(spec.model()),
         false => {
             let place = Path::new("state.adapter_config");
             let lora = adapter::lora_of(place, adapters).map_err(|e| e.to_string())?;
+            let base = &manifest.state["base"]["folder"];
+            remembered::check_adapters(adapters, &lora, &spec, base)?;
             let units = lora.units(&spec, 1);
             units.map_err(|e| format!("state.adapter_config: {e}"))?
         }

@@ -293,7 +293,12 @@ fn checked(args: &Request) -> Result<String> {
     let mut sets = args.sets.clone();
     sets.push(r#"run.backend="null""#.into());
     let ranks = u64::from(args.ranks.as_ref().map_or(1, Ranks::count));
-    check(config_file::read(&args.config, &sets)?, ranks, &args.around)?;
+    check(
+        config_file::read(&args.config, &sets)?,
+        ranks,
+        &BackendChoice::default(),
+        &args.around,
+    )?;
     Ok(String::new())
 }
 

@@ -51,6 +51,7 @@ mod ranks;
 mod reductions;
 mod rehearse;
 mod remedies;
+mod remembered;
 mod replay;
 mod reports;
 mod roll;

@@ -9,6 +9,7 @@ use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
 use crossweave_data::{Columns, Remark};
 use crossweave_nn::distill::Distill;
+use crossweave_nn::written::{TOKEN_IDS, is_token};
 use crossweave_nn::{Lora, ModelSpec, split, taught, units, units_over};
 use crossweave_tensor::UnitDecl;
 use serde_json::Value;
@@ -66,7 +67,25 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
         let described = adapter::describe(dir)?;
         let mut source = open_folder(&described.base)?;
         source.adapt(described.lora, &described.key)?;
-        source.adapter = Some(adapter::open(dir, &source.units())?);
+        let units = source.units();
+        let base = source.folder.as_ref().map(|folder| {
+            let (head, names) = (&source.spec.model().head, &folder.names);
+            let table = source.spec.model().table();
+            let file_name = move |name: &str| {
+                let tied = head.tied && name.strip_suffix(".weight") == Some(head.lm);
+                names
+                    .file_name(if tied { &table } else { name })
+                    .map(str::to_string)
+            };
+            (&folder.dir, file_name)
+        });
+        if let Some((folder, file_name)) = &base {
+            let base = adapter::Base {
+                dir: folder,
+                file_name,
+            };
+            source.adapter = Some(adapter::open(dir, &units, &base)?);
+        }
         return Ok(source);
     }
     let dir = HfDir::open(dir)?;
@@ -343,10 +362,13 @@ impl Source {
     pub fn hf_config(&self, eod: Option<u32>) -> Value {
         let mut config = self.spec.hf_config();
         let from = self.folder.as_ref().map(|f| &f.dir.config);
-        for key in ["bos_token_id", "eos_token_id", "pad_token_id"] {
+        for key in TOKEN_IDS {
             let value = match from {
-                // A folder that names none gets those of the run.
-                Some(c) => match c.get(key) {
+                // A folder that names none gets those of the run, and one that names what is no token of its model's none.
+                Some(c) => match c
+                    .get(key)
+                    .filter(|v| is_token(key, v, self.spec.model().vocab))
+                {
                     Some(Value::Null) | None if key != "pad_token_id" => eod.map(Value::from),
                     told => told.cloned(),
                 },

@@ -300,3 +300,35 @@ fn what_check_passes_train_begins() {
         "{passed} passed, {refused} refused"
     );
 }
+
+/// The back end is the one that `train` would be given by the same flags.
+#[test]
+fn a_back_end_of_the_command_line_is_the_one_that_is_checked() {
+    let s = scratch();
+    let plugin = crate::common::cpu_plugin();
+    let plugin = plugin.to_str().unwrap();
+    let other = ["config", "check", "c.json", "--set", "run.backend=nonesuch"];
+    s.refused(&other, &["run.backend", "nonesuch"], &[]);
+    for flags in [&["--backend", "cpu"][..], &["--plugin", plugin]] {
+        assert!(
+            s.ok(&[&other[..], flags].concat()).contains("ok"),
+            "{flags:?}"
+        );
+    }
+    let sound = ["config", "check", "c.json"];
+    s.refused(
+        &[&sound[..], &["--backend", "nonesuch"]].concat(),
+        &["nonesuch", "fix:"],
+        &[],
+    );
+    s.refused(
+        &[&sound[..], &["--plugin", "none.so"]].concat(),
+        &["none.so", "fix:"],
+        &[],
+    );
+    // What a layer takes away is missing, for `train` as well.
+    let lacks = ["--layer", "lacks=matmul:bf16", "--set", "bf16.enabled=true"];
+    let checked = s.run(&[&sound[..], &lacks].concat());
+    let trained = s.run(&[&["train", "c.json", "--out", "out"][..], &lacks].concat());
+    assert_eq!(checked.status.success(), trained.status.success());
+}

@@ -146,6 +146,31 @@ fn a_manifest_that_contradicts_its_model_is_refused_without_a_key() {
         let set = move |m: &mut Value| m["state"]["hf_config"][key] = value.clone();
         case(key, Box::new(set));
     }
+    // What says nothing of the tensors is written by an export all the same.
+    for (key, value) in [
+        ("architectures", json!(["EvilForCausalLM"])),
+        ("architectures", json!("evil")),
+        ("torch_dtype", json!("bfloat16")),
+        ("torch_dtype", json!(7)),
+        ("use_cache", json!("evil")),
+        ("n_ctx", json!(1u64 << 40)),
+        ("n_ctx", json!(7)),
+        ("eos_token_id", json!(1u64 << 40)),
+        ("eos_token_id", json!(259)),
+        ("bos_token_id", json!([1, 1u64 << 40])),
+        ("pad_token_id", json!(-2)),
+        ("pad_token_id", json!({"evil": 1})),
+        ("scale_attn_weights", json!("evil")),
+        ("evil", json!(1)),
+        ("auto_map", json!({"AutoModel": "evil.py"})),
+    ] {
+        let set = move |m: &mut Value| m["state"]["hf_config"][key] = value.clone();
+        case(key, Box::new(set));
+    }
+    for lr in [0.5, 1e-9, 1e300] {
+        let set = move |m: &mut Value| m["state"]["scheduler"]["lr"] = lr.into();
+        case("lr", Box::new(set));
+    }
     for optimizer in ["Lion", "Adafactor", "SGD", "Muon"] {
         let set = move |m: &mut Value| {
             m["state"]["config"]["optimizer"] =

@@ -284,6 +284,94 @@ fn what_a_run_leaves_is_a_peft_folder_that_generates_merges_and_trains_on() {
     );
 }
 
+/// Beside adapters of a head PEFT writes the head itself (`lm_head.base_layer.weight`), and with `save_embedding_layers` the embedding:
+/// read over where they are the model's own, refused by name where they are not.
+#[test]
+fn weights_of_the_model_beside_adapters_are_the_models_own() {
+    use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+    let s = Scratch::new();
+    with_base(&s);
+    let targets = r#"model.lora.target_modules=["lm_head", "c_attn"]"#;
+    s.ok(&["train", "lora.json", "--out", "a", "--set", targets]);
+    let file = s.path("a/model/adapter_model.safetensors");
+    let alone = std::fs::read(&file).unwrap();
+    let base = std::fs::read(s.path("base/model/model.safetensors")).unwrap();
+    let base = SafeTensors::deserialize(&base).unwrap();
+    // The head is tied to the embedding.
+    let table = base.tensor("transformer.wte.weight").unwrap();
+    let (shape, own) = (table.shape().to_vec(), table.data().to_vec());
+    let half: Vec<u8> = own
+        .chunks_exact(4)
+        .flat_map(|v| {
+            // To the nearest, ties to even.
+            let bits = u32::from_le_bytes(v.try_into().unwrap());
+            let near = bits + 0x7fff + ((bits >> 16) & 1);
+            ((near >> 16) as u16).to_le_bytes()
+        })
+        .collect();
+    let with = |name: &str, dtype: Dtype, shape: &[usize], data: &[u8]| {
+        let there = SafeTensors::deserialize(&alone).unwrap();
+        let mut all: Vec<(String, TensorView<'_>)> = there.tensors().into_iter().collect();
+        let more = TensorView::new(dtype, shape.to_vec(), data).unwrap();
+        all.push((format!("base_model.model.{name}"), more));
+        std::fs::write(&file, safetensors::serialize(all, None).unwrap()).unwrap();
+    };
+    let generate = [
+        "generate",
+        "--model",
+        "a/model",
+        "--prompt",
+        "a",
+        "--tokens",
+        "4",
+        "--temperature",
+        "0",
+    ];
+    let wanted = s.ok(&generate);
+    let (head, embedding) = ("lm_head.base_layer.weight", "transformer.wte.weight");
+    for (name, dtype, data) in [
+        (head, Dtype::F32, &own),
+        (head, Dtype::BF16, &half),
+        (embedding, Dtype::F32, &own),
+    ] {
+        with(name, dtype, &shape, data);
+        assert_eq!(s.ok(&generate), wanted, "{name} {dtype:?}");
+    }
+    let mut changed = own.clone();
+    let last = changed.len() - 1;
+    changed[last] ^= 1;
+    let longer = [&own[..], &own[..4 * shape[1]]].concat();
+    for (name, shape, data, words) in [
+        (
+            head,
+            shape.clone(),
+            &changed,
+            "holds other weights than lm_head.weight",
+        ),
+        (
+            embedding,
+            shape.clone(),
+            &changed,
+            "holds other weights than transformer.wte.weight",
+        ),
+        (
+            head,
+            vec![shape[0] + 1, shape[1]],
+            &longer,
+            "vocabulary was resized",
+        ),
+        (
+            "evil.weight",
+            shape.clone(),
+            &own,
+            "belongs to no adapter of the config",
+        ),
+    ] {
+        with(name, Dtype::F32, &shape, data);
+        s.refused(&generate, &[name, words, "fix:"], &[]);
+    }
+}
+
 #[test]
 fn what_cannot_be_adapted_is_answered() {
     let s = Scratch::new();

@@ -79,7 +79,7 @@ const SOURCE_FORMS: &[Form] = &[
     },
 ];
 const TRAIN: Forms = Forms {
-    doc: "text to train on: a glob, a list of globs (rows of JSON, .parquet, .arrow, .csv, .tsv: a document a row; other text: a document a file; gzip and zstd are read through), {\"indexed\": PREFIX}, {\"cargo_sources\": {...}}, or a mixture [{\"files\": GLOB, \"weight\": 0.7}, ...]",
+    doc: "text to train on: a glob, a list of globs (rows of JSON, .parquet, .arrow, .csv, .tsv, .tab, .psv: a document a row; other text: a document a file; gzip and zstd are read through), {\"indexed\": PREFIX}, {\"cargo_sources\": {...}}, or a mixture [{\"files\": GLOB, \"weight\": 0.7}, ...]",
     forms: SOURCE_FORMS,
     pick: pick_source,
 };

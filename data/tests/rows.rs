@@ -50,8 +50,8 @@ const TEXTS: [&str; 4] = [
     "\u{4e16}\u{e9}",
     "z",
 ];
-const ENDINGS: [&str; 9] = [
-    "", ".json", ".jsonl", ".ndjson", ".txt", ".csv", ".tsv", ".rs", ".JSON",
+const ENDINGS: [&str; 11] = [
+    "", ".json", ".jsonl", ".ndjson", ".txt", ".csv", ".tsv", ".tab", ".psv", ".rs", ".JSON",
 ];
 /// What a file may be called whose bytes are packed by the second.
 const PACKINGS: [(&str, &str); 6] = [
@@ -112,7 +112,14 @@ fn separated_values_are_rows_by_their_names() {
         .map(|t| format!("{}\n", serde_json::json!({"text": t})))
         .collect();
     let expected = tokens_of("x.jsonl", lines.as_bytes(), None).unwrap();
-    for (ending, by) in [(".csv", ','), (".CSV", ','), (".tsv", '\t')] {
+    for (ending, by) in [
+        (".csv", ','),
+        (".CSV", ','),
+        (".tsv", '\t'),
+        (".tab", '\t'),
+        (".TAB", '\t'),
+        (".psv", '|'),
+    ] {
         for (name, packing) in PACKINGS {
             let file = format!("rows{ending}{name}");
             let got = tokens_of(&file, &packed(packing, rows(by).as_bytes()), None);

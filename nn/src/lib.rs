@@ -14,7 +14,7 @@ mod parts;
 pub mod split;
 mod vision;
 
-pub use crossweave_family::{ConfigError, ModelSpec, Predicts, desc, family};
+pub use crossweave_family::{ConfigError, ModelSpec, Predicts, desc, family, written};
 pub use distill::Distill;
 pub use lora::{Adapters, Lora, LoraError, Targets};
 pub use vision::still;

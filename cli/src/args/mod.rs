@@ -291,6 +291,9 @@ pub enum ConfigAction {
         /// Look at the config alone, where the files it names are on another machine
         #[arg(long)]
         no_files: bool,
+        /// The back end
+        #[command(flatten)]
+        backend: BackendArgs,
     },
     /// Print the JSON schema of configs, for editors
     #[command(after_help = "Example:\n  crossweave config schema > crossweave.schema.json")]

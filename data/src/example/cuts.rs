@@ -10,9 +10,9 @@ const END: char = '\u{8ffff}';
 /// A part of a text, from one cut to the next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Whether one iteration of a loop wrote it; else it stands before, between or behind loops.
+    /// True if one iteration of a loop wrote it; else it stands before, between or behind loops.
     pub(super) iteration: bool,
-    /// Where it begins in the text without marks, in bytes.
+    /// The byte at which it begins in the text without marks.
     pub(super) at: usize,
     pub(super) text: String,
 }
@@ -130,7 +130,7 @@ fn closes(tag: &str, end: &str) -> Option<usize> {
     None
 }
 
-/// Whether a `set` tag is a statement; without `=` it begins a block that is captured.
+/// Returns true if a `set` tag is a statement; without `=` it begins a block that is captured.
 fn assigns(inside: &str) -> bool {
     let target = inside.split(['=', '|', '(']).next().unwrap_or_default();
     inside[target.len()..].starts_with('=')

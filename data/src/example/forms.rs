@@ -1,6 +1,7 @@
 //! Rows as other trainers have them: conversations of ShareGPT, instructions of Alpaca, and tokens with labels.
 
 use super::Example;
+use super::messages::no_value;
 use crate::spec::Rows;
 use crossweave_jinja::{Value, ValueKind};
 
@@ -49,7 +50,7 @@ impl Rows {
         }
     }
 
-    /// The fields that a row is read from.
+    /// The fields that a row cannot be without.
     pub(crate) fn fields(self) -> &'static [&'static str] {
         match self {
             Rows::PromptCompletion => &["prompt", "completion"],
@@ -57,6 +58,17 @@ impl Rows {
             Rows::ShareGpt => &["conversations"],
             Rows::Alpaca => &["instruction", "output"],
             Rows::Tokens => &["input_ids"],
+        }
+    }
+
+    /// All fields of a row that are read.
+    pub(crate) fn reads(self) -> &'static [&'static str] {
+        match self {
+            Rows::PromptCompletion => &["prompt", "completion", "tools"],
+            Rows::Messages => &["messages", "tools"],
+            Rows::ShareGpt => &["conversations", "messages", "system", "tools"],
+            Rows::Alpaca => &["instruction", "input", "output", "history", "system"],
+            Rows::Tokens => &["input_ids", "labels", "attention_mask"],
         }
     }
 
@@ -152,7 +164,10 @@ pub(super) fn sharegpt(row: &Value) -> Read<Value> {
                 said.extend(field(&m, "weight").map(|w| ("weight", w)));
                 messages.push(Value::from_pairs(said));
             }
-            Some(v) => return Err(format!("the value of {at} is no string but {}", v.kind())),
+            Some(v) => {
+                let kind = no_value(&v).unwrap_or_else(|| v.kind().to_string());
+                return Err(format!("the value of {at} is no string but {kind}"));
+            }
             None => return Err(format!("{at} has no \"value\"")),
         }
     }

@@ -11,7 +11,7 @@ const MARK: char = '\u{7fffe}';
 
 type Fields = Vec<(String, Value)>;
 
-/// What is to be said otherwise.
+/// The words that a changed message says otherwise.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     /// All that is said.
@@ -40,7 +40,7 @@ pub(super) fn counts(message: &Value) -> bool {
     weight.and_then(|w| f64::try_from(w).ok()) != Some(0.0)
 }
 
-/// Whether a message says anything at all.
+/// Returns true if a message says anything at all.
 pub(super) fn speaks(message: &Value) -> bool {
     let fields = fields(message);
     let said = |(key, value): &(String, Value)| {
@@ -50,11 +50,26 @@ pub(super) fn speaks(message: &Value) -> bool {
     fields.iter().any(said)
 }
 
+/// A number that Python writes and JSON does not have, with what it stands for; `None` = another value.
+pub(super) fn no_value(value: &Value) -> Option<String> {
+    let number =
+        (value.kind() == ValueKind::Number).then(|| f64::try_from(value.clone()).ok())??;
+    let name = match number {
+        n if n.is_nan() => "NaN",
+        f64::INFINITY => "Infinity",
+        f64::NEG_INFINITY => "-Infinity",
+        _ => return None,
+    };
+    Some(format!(
+        "{name}, which Python writes for a value that is missing or too large"
+    ))
+}
+
 /// A list of messages, each with a role and content, as `apply_chat_template` of `transformers` 5
 /// passes them on: fields of null are left out, and thoughts stand under the names that templates read.
 ///
 /// # Errors
-/// What is no list of messages, in words.
+/// A value that is no list of messages, in words.
 pub(super) fn list(value: &Value, field: &str) -> std::result::Result<Vec<Value>, String> {
     let messages: Vec<Value> = match value.kind() {
         ValueKind::Seq => value.try_iter().map_err(|e| e.to_string())?.collect(),
@@ -69,6 +84,11 @@ pub(super) fn list(value: &Value, field: &str) -> std::result::Result<Vec<Value>
             return Err(format!("{at} is no object but {}", m.kind()));
         }
         let has = |key: &str| m.get_attr(key).is_ok_and(|v| !v.is_undefined());
+        for key in ["role", "content", "tool_calls"].iter().chain(&REASONING) {
+            if let Some(why) = m.get_attr(key).ok().and_then(|v| no_value(&v)) {
+                return Err(format!("{at}: {key:?} is {why}"));
+            }
+        }
         if role(m).is_empty() {
             let share_gpt = match has("from") {
                 true => "; rows with from and value are of data.format \"sharegpt\"",
@@ -200,7 +220,7 @@ fn reworded(value: &Value) -> Value {
     }
 }
 
-/// Whether a field says anything: it is neither null nor empty.
+/// Returns true if a field says anything: it is neither null nor empty.
 fn given(value: &Value) -> bool {
     match value.kind() {
         ValueKind::String => value.as_str() != Some(""),

@@ -9,7 +9,7 @@ mod tests;
 mod turns;
 
 use self::forms::field;
-use self::messages::{counts, list, role};
+use self::messages::{counts, list, no_value, role};
 use self::turns::{Turns, Unclear};
 use crate::chat::ChatTemplate;
 use crate::error::{DataError, Result};
@@ -33,7 +33,7 @@ pub(crate) struct ExampleReader {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Example {
     pub(crate) tokens: Vec<u32>,
-    /// Whether each token counts, as what is to be predicted.
+    /// True for each token that counts, as one that is to be predicted.
     pub(crate) counted: Vec<bool>,
 }
 
@@ -113,6 +113,11 @@ impl ExampleReader {
         let null = |name: &&str| row.get_attr(name).is_ok_and(|v| v.is_none());
         if self.examples.skip_null && rows.fields().iter().any(null) {
             return Ok(None);
+        }
+        for name in rows.reads() {
+            if let Some(why) = field(&row, name).as_ref().and_then(no_value) {
+                return Err(bad(format!("field {name:?} is {why}"), shape));
+            }
         }
         // Of a row of another form the fix says which.
         let other = Rows::recognised(|name| field(&row, name).is_some());

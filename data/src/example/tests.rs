@@ -121,6 +121,19 @@ fn lines_that_are_no_examples_say_what_is_missing() {
         ("[{\"messages\": []}]", "no JSON object"),
         ("{\"messages\": [}", "column 15"),
         ("{\"messages\": \"\u{1}\"}", "column"),
+        ("{\"messages\": NaN}", "\"messages\" is NaN, which Python"),
+        (
+            "{\"messages\": [{\"role\": \"user\", \"content\": -Infinity}]}",
+            "message 1 of \"messages\": \"content\" is -Infinity, which Python",
+        ),
+        (
+            "{\"messages\": [{\"role\": NaN, \"content\": \"a\"}]}",
+            "\"role\" is NaN",
+        ),
+        (
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tools\": Infinity}",
+            "\"tools\" is Infinity",
+        ),
     ] {
         let said = refused(&r, line);
         assert!(said.contains(words), "{line}: {said}");
@@ -128,6 +141,14 @@ fn lines_that_are_no_examples_say_what_is_missing() {
     let p = reader(Rows::PromptCompletion, false, None);
     for (line, words) in [
         ("{\"prompt\": \"a\"}", "\"completion\" is missing"),
+        (
+            "{\"prompt\": NaN, \"completion\": \"a\"}",
+            "\"prompt\" is NaN, which Python writes for a value that is missing",
+        ),
+        (
+            "{\"prompt\": \"a\", \"completion\": NaN}",
+            "\"completion\" is NaN",
+        ),
         ("{\"completion\": \"a\"}", "\"prompt\" is missing"),
         ("{\"messages\": []}", "data.format to messages"),
         ("{\"prompt\": \"a\", \"completion\": []}", "not alike"),

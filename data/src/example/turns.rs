@@ -13,7 +13,8 @@ use crate::chat::ChatTemplate;
 use crossweave_jinja::Value;
 use std::ops::Range;
 
-/// How far before the place where two texts part a prompt may begin: both can begin alike.
+/// The most bytes before the place where two texts part at which a prompt may begin: both can begin
+/// alike.
 const NEAR: usize = 128;
 
 /// A conversation and its text.
@@ -29,7 +30,7 @@ pub(super) struct Turns<'a> {
     others: Vec<usize>,
 }
 
-/// Where a message stands.
+/// The place of a message in the text.
 struct Place {
     /// The part of the text that it wrote, where the template is a loop over messages.
     part: Option<usize>,
@@ -38,7 +39,7 @@ struct Place {
     says: usize,
 }
 
-/// Why it is not known what an answer wrote, with its index.
+/// The reason for which it is not known what an answer wrote, with its index.
 pub(super) enum Unclear {
     /// The text does not hold what it says.
     Absent(usize),
@@ -83,7 +84,7 @@ impl<'a> Turns<'a> {
         turns
     }
 
-    /// What answer `i` wrote beyond its header, in bytes of the text.
+    /// Returns what answer `i` wrote beyond its header, in bytes of the text.
     pub(super) fn said(&self, i: usize) -> Result<Range<usize>, Unclear> {
         let place = self.place(i)?;
         let end = self.end(i, &place)?;
@@ -91,7 +92,7 @@ impl<'a> Turns<'a> {
         Ok(start..self.closing(i, &place, start, end))
     }
 
-    /// Where answer `i` begins behind its header.
+    /// Returns the byte at which answer `i` begins behind its header.
     pub(super) fn begins(&self, i: usize) -> Result<usize, Unclear> {
         let place = self.place(i)?;
         let end = self.end(i, &place).unwrap_or(self.text.len());
@@ -196,7 +197,7 @@ impl<'a> Turns<'a> {
         })
     }
 
-    /// Where what message `i` wrote ends: before the next message.
+    /// Returns the byte at which what message `i` wrote ends: before the next message.
     fn end(&self, i: usize, place: &Place) -> Result<usize, Unclear> {
         if i + 1 == self.messages.len() {
             return Ok(self.text.len());
@@ -256,9 +257,9 @@ impl<'a> Turns<'a> {
         place.start + header
     }
 
-    /// Where answer `i` ends, of which `start..end` stands in its own part of the text: what closes the
-    /// last message may also open the part of the next one, and behind the last one some templates ask
-    /// for an answer always.
+    /// Returns the byte at which answer `i` ends, of which `start..end` stands in its own part of
+    /// the text: what closes the last message may also open the part of the next one, and behind
+    /// the last one some templates ask for an answer always.
     fn closing(&self, i: usize, place: &Place, start: usize, end: usize) -> usize {
         let Some((tail, before)) = self.parts.as_ref().and_then(|p| p.split_last()) else {
             return end;
@@ -280,7 +281,7 @@ impl<'a> Turns<'a> {
         }
     }
 
-    /// How many bytes message `i` begins with, whatever it says and thinks.
+    /// Returns the number of bytes that message `i` begins with, whatever it says and thinks.
     fn unsaid(&self, i: usize, place: &Place) -> usize {
         let with = |change| {
             let other = self.with(i, change)?;
@@ -320,21 +321,21 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// Which parts differ, of two texts that are cut alike.
+/// Returns the parts that differ, of two texts that are cut alike.
 fn differing(a: &[Part], b: &[Part]) -> Option<Vec<usize>> {
     let alike = a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.iteration == b.iteration);
     let differ = |k: &usize| a[*k].text != b[*k].text;
     alike.then(|| (0..a.len()).filter(differ).collect())
 }
 
-/// How many bytes two texts have in common at their beginning.
+/// Returns the number of bytes that two texts have in common at their beginning.
 fn common(a: &str, b: &str) -> usize {
     let alike = a.chars().zip(b.chars()).take_while(|(a, b)| a == b);
     alike.map(|(c, _)| c.len_utf8()).sum()
 }
 
-/// How many bytes of a turn are those by which a text asks for it from byte `at` on; `None` where the
-/// turn begins otherwise.
+/// Returns the number of bytes of a turn by which a text asks for it from byte `at` on; `None`
+/// where the turn begins otherwise.
 fn header(turn: &str, asks: &str, at: usize) -> Option<usize> {
     let end = at + opened(&asks[at..]).len();
     let prompt = &asks[at..end];
@@ -352,8 +353,8 @@ fn header(turn: &str, asks: &str, at: usize) -> Option<usize> {
     (!turn[..n].trim().is_empty()).then_some(n)
 }
 
-/// How many bytes two texts have in common at their beginning, where tags that begin alike, as
-/// `<think>` and `<tool_call>`, are not.
+/// Returns the number of bytes that two texts have in common at their beginning, where tags that
+/// begin alike, as `<think>` and `<tool_call>`, are not.
 fn alike(a: &str, b: &str) -> usize {
     let n = common(a, b);
     let tag = a[..n].rfind(['<', '[', '◁']);

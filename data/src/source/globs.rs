@@ -145,12 +145,13 @@ fn bad_glob(key: &str, pattern: &str, error: &glob::PatternError) -> DataError {
     )
 }
 
-/// What the name of a file says of how it splits.
+/// Returns the form of a file by its name.
 fn form_of(path: &Path) -> Form {
     match &inner_extension(path)[..] {
         "jsonl" | "ndjson" => Form::JsonLines,
         "csv" => Form::Separated(b','),
-        "tsv" => Form::Separated(b'\t'),
+        "tsv" | "tab" => Form::Separated(b'\t'),
+        "psv" => Form::Separated(b'|'),
         _ => Form::Text,
     }
 }

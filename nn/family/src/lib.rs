@@ -15,6 +15,7 @@ pub mod rope;
 mod spec;
 pub mod split;
 mod strangers;
+pub mod written;
 
 pub use families::{COMPOSED, FAMILIES};
 pub use keys::{Config, ConfigError, Fresh, Key, Kind};
@@ -28,13 +29,13 @@ pub struct Family {
     pub name: &'static str,
     /// The class that `architectures` names.
     pub architecture: &'static str,
-    /// What it is, in one line.
+    /// Its description in one line.
     pub doc: &'static str,
     /// Its keys, in groups.
     pub keys: &'static [&'static [Key]],
     /// Keys of its own that say nothing of the computation, by one space each.
     pub harmless: &'static str,
-    /// Which key is what.
+    /// The roles of its keys.
     pub roles: Roles,
     /// Values of a preset beside its dimensions, given those and the number of heads.
     pub preset: fn(&Dims) -> Vec<(&'static str, String)>,
@@ -48,7 +49,7 @@ pub struct Family {
     pub lora: &'static [&'static str],
     /// PEFT's name for weights that are `[in, out]`.
     pub fan_in_fan_out: bool,
-    /// What published files hold beside the parameters.
+    /// The tensors that published files hold beside the parameters.
     pub tensors: Tensors,
 }
 
@@ -147,7 +148,7 @@ pub const PRESETS: &[Dims] = &[
     dims("gpt2", [12, 768, 12, 512, 50304]),
 ];
 
-/// What the presets are, for a table of keys.
+/// The presets in words, for a table of keys.
 pub const PRESETS_DOC: &str = "dimensions to start from: tiny (4 x 256, vocab 256), small (6 x 512, vocab 8192), gpt2 (12 x 768, vocab 50304)";
 
 impl std::fmt::Debug for Family {
@@ -156,19 +157,19 @@ impl std::fmt::Debug for Family {
     }
 }
 
-/// What models of a family predict.
+/// The predictions of the models of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Predicts {
     /// The next token.
     Next,
     /// Tokens that are hidden from an encoder.
     Hidden,
-    /// What a decoder writes to what an encoder has read.
+    /// The text that a decoder writes to what an encoder has read.
     Spans,
 }
 
 impl Family {
-    /// What its models predict.
+    /// Returns the prediction of its models.
     pub fn predicts(&self) -> Predicts {
         let is = |end| self.architecture.ends_with(end);
         match () {
