@@ -8,7 +8,7 @@ use crate::error::{Errors, Problem};
 use crate::rows;
 use crate::schema::Auto;
 use crate::settings::*;
-use crate::unavailable::{forget_without_effect, unavailable, without_effect};
+use crate::unavailable::{forget_without_effect, moot, unavailable, without_effect};
 use crate::{Anneal, Config, OneCycle, Schedule, Warmup, WsdStyle};
 use crossweave_axes::Topology;
 use crossweave_family::ModelSpec;
@@ -16,7 +16,8 @@ use crossweave_family::ModelSpec;
 /// Seed of a run that gives none.
 pub const DEFAULT_SEED: u64 = 1234;
 
-/// What only the caller knows when the data are given batches: the sizes in the file's header.
+/// The facts that only the caller knows when the data are given batches: the sizes in the file's
+/// header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Given {
     /// Sequences of one step over all ranks: dim 1 of the tensor.
@@ -34,7 +35,7 @@ pub struct Given {
 pub struct Resolved {
     /// The settings with every solvable `None` filled in; this is `DIR/config.json`.
     pub settings: Settings,
-    /// How its ranks are laid out.
+    /// The layout of its ranks.
     pub mesh: Topology,
     /// The model (the same as in `settings`).
     pub model: Model,
@@ -48,7 +49,7 @@ pub struct Resolved {
     pub schedule: Schedule,
     /// Seed of the run.
     pub seed: u64,
-    /// What was noticed but does not stop the run.
+    /// Remarks that do not stop the run.
     pub warnings: Vec<Problem>,
 }
 
@@ -85,7 +86,7 @@ impl Resolved {
         given.unwrap_or(if narrow { self.dtype } else { Dtype::F32 })
     }
 
-    /// How the loss of a float16 run is scaled; `None` for the other types.
+    /// Returns the scaling of the loss of a float16 run; `None` for the other types.
     pub fn loss_scale(&self) -> Option<LossScale> {
         let fp16 = &self.settings.fp16;
         (self.dtype == Dtype::F16).then(|| LossScale {
@@ -104,7 +105,7 @@ impl Resolved {
 pub struct LossScale {
     /// A scale that never moves (`loss_scale`); `None` = dynamic.
     pub fixed: Option<f64>,
-    /// Where the dynamic scale starts.
+    /// The scale at which the dynamic one starts.
     pub initial: f64,
     /// Clean steps before it doubles.
     pub window: u64,
@@ -140,6 +141,20 @@ impl Resolver<'_> {
     pub(crate) fn warn(&mut self, path: &str, what: impl Into<String>, fix: impl Into<String>) {
         let problem = self.problem(path, what.into(), fix.into());
         self.warnings.push(problem);
+    }
+
+    /// Warns of keys that were given and have no effect.
+    fn without_effect(&mut self, s: &Settings) {
+        let config = self.config;
+        let given = |path: &str| config.place(path).is_some() && !config.is_auto(path);
+        for (path, what, fix) in moot(config).into_iter().filter(|m| given(&m.0)) {
+            self.warn(&path, what, fix);
+        }
+        for (path, asked, what, fix) in without_effect(s) {
+            if asked && given(path) {
+                self.warn(path, what, fix);
+            }
+        }
     }
 
     /// Parameters rest beside the optimizer states that make them, so that where only parameters are sent away the states go along.
@@ -245,7 +260,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// What the tables cannot say: keys of an optimizer that contradict each other.
+    /// Holds keys of an optimizer against each other, which the tables cannot.
     fn optimizer(&mut self, s: &Settings) {
         let o = &s.optimizer;
         let path = |key: &str| format!("optimizer.params.{key}");
@@ -562,11 +577,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         r.warn("zero_optimization.reshard_after_forward", what, fix);
     }
     let dtype = r.dtype(&mut s);
-    for (path, asked, what, fix) in without_effect(&s) {
-        if asked && config.place(path).is_some() && !config.is_auto(path) {
-            r.warn(path, what, fix);
-        }
-    }
+    r.without_effect(&s);
     if s.zero_optimization
         .stage3_gather_16bit_weights_on_model_save
         && dtype == Dtype::F32

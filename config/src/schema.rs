@@ -7,7 +7,7 @@ use crate::json::Member;
 pub struct Table {
     /// The keys, in the order they are documented.
     pub fields: &'static [Field],
-    /// What the section is for, in one line.
+    /// The purpose of the section, in one line.
     pub doc: &'static str,
     /// Values that replace the defaults, computed from what was given (model presets).
     pub overlay: Option<Overlay>,
@@ -20,20 +20,21 @@ pub type Overlay = fn(&[Member]) -> Option<(String, Vec<(&'static str, String)>)
 pub struct Field {
     /// Its name in the file.
     pub key: &'static str,
-    /// What value it takes.
+    /// The kind of its value.
     pub kind: Kind,
-    /// What it is when not given; of a key without effect, and of a refused one, the value that it has in the other program then.
+    /// Its value when not given; of a key without effect, and of a refused one, the value that it
+    /// has in the other program then.
     pub default: Default,
     /// One line: meaning, unit, and how it relates to the system the key comes from.
     pub doc: &'static str,
-    /// Where the name comes from.
+    /// The origin of the name.
     pub source: Source,
-    /// What `"auto"` means.
+    /// The meaning of `"auto"`.
     pub auto: Auto,
     /// `null` means "the default", as in DeepSpeed, whose own default it is.
     pub null_default: bool,
-    /// Whether a continuation of a run may have another value; `None` = as the section around it says, and the whole file says
-    /// [`Resume::Same`].
+    /// Says if a continuation of a run may have another value; `None` = as the section around it
+    /// says, and the whole file says [`Resume::Same`].
     pub resume: Option<Resume>,
     /// Each process of a job may have a value of its own; else all of them have one.
     pub per_process: bool,
@@ -44,11 +45,13 @@ pub struct Field {
     pub words: &'static [&'static str],
     /// An example of its value, as JSON; empty = one that follows from its kind.
     pub example: &'static str,
-    /// When its numbers are read at all, beside what the section around it says.
+    /// The reason for which another value than the default has no effect; empty = it has one.
+    pub moot: &'static str,
+    /// The condition under which its numbers are read at all, beside that of the section around it.
     pub read: Read,
 }
 
-/// Whether a run may be continued with another value of a key.
+/// The class of a key on resume: it may change, or it may not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
     /// The continuation has the value that the run was begun with.
@@ -57,7 +60,7 @@ pub enum Resume {
     Free,
 }
 
-/// What `"auto"` means as the value of a key.
+/// The meaning of `"auto"` as the value of a key.
 #[derive(Clone, Copy)]
 pub enum Auto {
     /// The default.
@@ -96,20 +99,21 @@ impl Name {
     }
 }
 
-/// When the numbers of a key are read. One that is not read may be any number, as in DeepSpeed.
+/// The condition under which the numbers of a key are read. One that is not read may be any number,
+/// as in DeepSpeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
     /// Always.
     Always,
-    /// Where something computes in float16.
+    /// Something computes in float16.
     Float16,
-    /// Where the loss scale moves.
+    /// The loss scale moves.
     MovingScale,
-    /// Where states or parameters rest on a disk.
+    /// States or parameters rest on a disk.
     Disk,
 }
 
-/// What a key is when not given.
+/// The value of a key that is not given.
 pub enum Default {
     /// It must be given.
     Required,
@@ -119,7 +123,7 @@ pub enum Default {
     Json(&'static str),
 }
 
-/// Where the name of a key comes from.
+/// The origin of the name of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// DeepSpeed's JSON.
@@ -144,7 +148,7 @@ impl Source {
     }
 }
 
-/// What value a key takes.
+/// The kinds of values that a key may take.
 pub enum Kind {
     /// true or false
     Bool,
@@ -161,7 +165,7 @@ pub enum Kind {
     Pair(Range),
     /// A string; empty is allowed only where `empty` says so.
     Text {
-        /// Whether "" is a value.
+        /// True if "" is a value.
         empty: bool,
     },
     /// One of these words, in any case.
@@ -189,14 +193,14 @@ pub struct Range {
     pub min: f64,
     /// Upper bound.
     pub max: f64,
-    /// Whether the lower bound itself is allowed.
+    /// True if the lower bound itself is allowed.
     pub min_in: bool,
-    /// Whether the upper bound itself is allowed.
+    /// True if the upper bound itself is allowed.
     pub max_in: bool,
 }
 
 impl Range {
-    /// Whether `x` lies inside.
+    /// Returns true if `x` lies inside.
     pub fn holds(&self, x: f64) -> bool {
         (x > self.min || (self.min_in && x == self.min))
             && (x < self.max || (self.max_in && x == self.max))
@@ -223,7 +227,7 @@ impl Range {
 
 /// A section of the form `{"type": NAME, "params": {...}}`.
 pub struct Typed {
-    /// What the section is for.
+    /// The purpose of the section.
     pub doc: &'static str,
     /// Names and the table of their parameters.
     pub cases: &'static [(&'static str, &'static Table)],
@@ -233,13 +237,13 @@ pub struct Typed {
     pub missing: &'static [&'static str],
     /// Words of other programs for `type`, as [`Field::words`].
     pub words: &'static [&'static str],
-    /// Whether a continuation may have other `params`; `None` = as the section.
+    /// Says if a continuation may have other `params`; `None` = as the section.
     pub resume_params: Option<Resume>,
 }
 
 /// Alternatives, picked by `pick`.
 pub struct Forms {
-    /// What the value is, in one line.
+    /// The meaning of the value, in one line.
     pub doc: &'static str,
     /// The alternatives.
     pub forms: &'static [Form],
@@ -271,6 +275,7 @@ const fn field(key: &'static str, kind: Kind, default: Default, doc: &'static st
         names: &[],
         words: &[],
         example: "",
+        moot: "",
         read: Read::Always,
     }
 }
@@ -425,7 +430,7 @@ pub const fn refused(key: &'static str, reason: &'static str) -> Field {
     field(key, Kind::Refused(reason), Default::Json("false"), reason).deepspeed()
 }
 
-/// What a section with a switch of its own is in another program when not given.
+/// The value of a section with a switch of its own in another program when it is not given.
 pub const SWITCH: &str = "{\"enabled\": false}";
 
 impl Field {
@@ -514,13 +519,19 @@ impl Field {
         self
     }
 
+    /// The program does as the default says, whatever the value, for this reason: another one is a warning.
+    pub const fn moot(mut self, why: &'static str) -> Field {
+        self.moot = why;
+        self
+    }
+
     /// An example of its value, as JSON.
     pub const fn example(mut self, json: &'static str) -> Field {
         self.example = json;
         self
     }
 
-    /// When its numbers are read; of a section, those of all its rows.
+    /// Names the condition under which its numbers are read; of a section, those of all its rows.
     pub const fn read(mut self, when: Read) -> Field {
         self.read = when;
         self

@@ -7,6 +7,14 @@ const LEAF_MODULES: &str = r#"{"classes": ["transformers.models.mixtral.modeling
     "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
     "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock"], "names": [], "name_suffixes": []}"#;
 
+/// The reason for which memory is page-locked whatever a key says.
+const PINNED: &str =
+    "what a device copies from and to is always page-locked, or no copy would run beside it";
+
+/// The reason for which transfers run beside the update whatever a key says.
+const AHEAD: &str =
+    "reads always run ahead of the update and writes behind it, as far as buffer_count allows";
+
 const OFFLOAD_PARAM: Table = Table {
     doc: "where parameter shards rest between uses",
     overlay: None,
@@ -31,7 +39,7 @@ const OFFLOAD_PARAM: Table = Table {
             "max_in_cpu",
             "what rests on nvme rests there whole; host memory holds the pool of offload_optimizer.buffer_count buffers",
         ).off("1000000000"),
-        flag("pin_memory", "true", "page-locked staging; always so here").names(&[Name::Elsewhere("zero_optimization.cpu_offload_use_pin_memory")]).deepspeed(),
+        flag("pin_memory", "true", "page-locked staging; always so here").moot(PINNED).names(&[Name::Elsewhere("zero_optimization.cpu_offload_use_pin_memory")]).deepspeed(),
     ],
 };
 
@@ -64,19 +72,19 @@ const OFFLOAD_OPTIMIZER: Table = Table {
             "pipeline",
             "true",
             "overlap reads and writes with the update; always so here",
-        )
+        ).moot(AHEAD)
         .deepspeed(),
         flag(
             "pipeline_read",
             "true",
             "overlap reads with the update; always so here",
-        )
+        ).moot(AHEAD)
         .deepspeed(),
         flag(
             "pipeline_write",
             "true",
             "overlap writes with the update; always so here",
-        )
+        ).moot(AHEAD)
         .deepspeed(),
         ignored(
             "fast_init",
@@ -118,13 +126,13 @@ pub const ZERO: Table = Table {
             "contiguous_gradients",
             "true",
             "gradients of a unit lie in one buffer; always so here",
-        )
+        ).moot("gradients of a unit always lie in one buffer")
         .deepspeed(),
         flag(
             "reduce_scatter",
             "true",
             "reduce-scatter gradients to their owners",
-        )
+        ).moot("from stage 1 on gradients are always reduce-scattered to their owners, which moves half of what an all-reduce does")
         .deepspeed(),
         int(
             "reduce_bucket_size",
@@ -146,14 +154,14 @@ pub const ZERO: Table = Table {
             "allgather_partitions",
             "true",
             "gather parameters with one all-gather",
-        )
+        ).moot("parameters are always gathered with one all-gather of a unit, not with a broadcast from each rank")
         .deepspeed(),
         int(
             "allgather_bucket_size",
             0,
             "500000000",
             "elements gathered at once",
-        ).names(&[Name::Deprecated("allgather_size")])
+        ).moot("parameters are gathered unit by unit (a block of the model), whatever their size").names(&[Name::Deprecated("allgather_size")])
         .deepspeed(),
         flag(
             "overlap_comm",
@@ -235,7 +243,7 @@ pub const ZERO: Table = Table {
             "round_robin_gradients",
             "false",
             "spread gradient ownership over ranks",
-        )
+        ).moot("each unit's gradient is divided evenly over the ranks, so no rank owns more than another")
         .deepspeed(),
         int(
             "zero_hpz_partition_size",
@@ -463,6 +471,7 @@ pub const ACTIVATION: Table = Table {
             "false",
             "split saved inputs over tensor-parallel ranks",
         )
+        .moot("ranks that share a layer (mesh.tp) all keep its whole input")
         .deepspeed(),
         flag(
             "cpu_checkpointing",

@@ -1,7 +1,10 @@
 //! What the config language can say and this build cannot do, and keys that exclude each other: each refused by name before anything else
 //! is worked out.
 
+use crate::schema::Default;
 use crate::settings::*;
+use crate::{Config, rows};
+use serde_json::Value;
 
 /// Keys that are understood but that this build cannot do: `(path, what, fix)`.
 ///
@@ -115,45 +118,47 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
     out
 }
 
-/// Keys whose value asks for what does not happen here: `(path, whether it does, what happens instead, the fix)`. The caller reports
-/// those that were given.
+/// Given keys whose rows say that another value than the default has no effect, with such a value: `(path, reason, fix)`.
+pub(crate) fn moot(config: &Config) -> Vec<(String, String, &'static str)> {
+    let mut out = vec![];
+    let number = |v: &Value| v.as_f64();
+    rows::each(&mut |path, _, row| {
+        let Default::Json(default) = row.default else {
+            return;
+        };
+        let given = config.rows().iter().find(|r| r.path == path);
+        let Some(given) = given.filter(|_| !row.moot.is_empty()) else {
+            return;
+        };
+        let read = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
+        let (value, default) = (read(&given.value), read(default));
+        if value == default || number(&value).is_some() && number(&value) == number(&default) {
+            return;
+        }
+        let fix = match default {
+            Value::Bool(true) => "set it to true, or remove it",
+            _ => "remove it",
+        };
+        out.push((
+            path.to_string(),
+            format!("has no effect: {}", row.moot),
+            fix,
+        ));
+    });
+    out
+}
+
+/// Keys that have no effect beside others: `(path, true if it has none, what happens instead, the fix)`. The caller reports those that were
+/// given.
 pub(crate) fn without_effect(
     s: &Settings,
 ) -> Vec<(&'static str, bool, &'static str, &'static str)> {
-    const PINNED: &str = "has no effect: what a device copies from and to is always page-locked, or no copy would run beside it";
-    const AHEAD: &str = "has no effect: reads always run ahead of the update and writes behind it, as far as buffer_count allows";
-    const ON: &str = "set it to true, or remove it";
     const OFF: &str = "remove it";
     let zero = &s.zero_optimization;
     // DeepSpeed's defaults, which its configs write out.
-    const GATHERED: u64 = 500_000_000;
     const AHEAD_OF_USE: u64 = 50_000_000;
     const GROUP: u64 = 1_000_000_000;
     let mut out = vec![
-        (
-            "zero_optimization.contiguous_gradients",
-            !zero.contiguous_gradients,
-            "has no effect: gradients of a unit always lie in one buffer",
-            ON,
-        ),
-        (
-            "zero_optimization.reduce_scatter",
-            !zero.reduce_scatter,
-            "has no effect: from stage 1 on gradients are always reduce-scattered to their owners, which moves half of what an all-reduce does",
-            ON,
-        ),
-        (
-            "zero_optimization.allgather_partitions",
-            !zero.allgather_partitions,
-            "has no effect: parameters are always gathered with one all-gather of a unit, not with a broadcast from each rank",
-            ON,
-        ),
-        (
-            "zero_optimization.allgather_bucket_size",
-            zero.allgather_bucket_size != GATHERED,
-            "has no effect: parameters are gathered unit by unit (a block of the model), whatever their size",
-            OFF,
-        ),
         (
             "zero_optimization.stage3_model_persistence_threshold",
             zero.stage3_model_persistence_threshold
@@ -162,22 +167,10 @@ pub(crate) fn without_effect(
             OFF,
         ),
         (
-            "zero_optimization.round_robin_gradients",
-            zero.round_robin_gradients,
-            "has no effect: each unit's gradient is divided evenly over the ranks, so no rank owns more than another",
-            OFF,
-        ),
-        (
             "zero_optimization.stage3_prefetch_bucket_size",
             ![0, AHEAD_OF_USE].contains(&zero.stage3_prefetch_bucket_size),
             "its size has no effect: one unit (a block of the model) is gathered ahead of its use, or with 0 none",
             "set it to 0, or remove it",
-        ),
-        (
-            "activation_checkpointing.partition_activations",
-            s.activation_checkpointing.partition_activations,
-            "has no effect: ranks that share a layer (mesh.tp) all keep its whole input",
-            OFF,
         ),
         (
             "activation_checkpointing.cpu_checkpointing",
@@ -195,43 +188,7 @@ pub(crate) fn without_effect(
             "has no effect below stage 3: only sharded parameters can rest off the device",
             "set zero_optimization.stage to 3, or remove it",
         ),
-        (
-            "run.deterministic",
-            !s.run.deterministic,
-            "has no effect: the same run twice is always bitwise the same",
-            ON,
-        ),
     ];
-    if let Some(o) = &zero.offload_optimizer {
-        out.extend([
-            (
-                "zero_optimization.offload_optimizer.pipeline",
-                !o.pipeline,
-                AHEAD,
-                ON,
-            ),
-            (
-                "zero_optimization.offload_optimizer.pipeline_read",
-                !o.pipeline_read,
-                AHEAD,
-                ON,
-            ),
-            (
-                "zero_optimization.offload_optimizer.pipeline_write",
-                !o.pipeline_write,
-                AHEAD,
-                ON,
-            ),
-        ]);
-    }
-    if let Some(o) = &zero.offload_param {
-        out.push((
-            "zero_optimization.offload_param.pin_memory",
-            !o.pin_memory,
-            PINNED,
-            ON,
-        ));
-    }
     let offloads = zero
         .offload_optimizer
         .as_ref()
@@ -245,7 +202,7 @@ pub(crate) fn without_effect(
     out
 }
 
-/// What was reported to have no effect has none.
+/// Takes back settings that were reported to have no effect.
 pub(crate) fn forget_without_effect(s: &mut Settings) {
     if s.zero_optimization.stage != 3 {
         s.zero_optimization.offload_param = None;

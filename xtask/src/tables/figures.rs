@@ -74,7 +74,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-plugin", ceiling: 2750, why: "the traits, their export as C tables, and the requests of ops and collectives read once for all back ends" },
     Entry { place: "crossweave-tensor", ceiling: 6600, why: "shapes and gradients of every op, those of single heads and of layers and vocabularies cut over ranks too" },
     Entry { place: "crossweave-zero", ceiling: 4200, why: "passes, lowering to programs, and the closed formulas" },
-    Entry { place: "xtask", ceiling: 4600, why: "rules with their tables, and the gate" },
+    Entry { place: "xtask", ceiling: 4650, why: "rules with their tables, and the gate" },
 ];
 
 /// Fields of structs.
@@ -189,7 +189,6 @@ pub const FUNCTION_LINES: &[Entry] = &[
     Entry { place: "config/src/check.rs: Walk::value", ceiling: 134, why: "one arm for each type of value" },
     Entry { place: "config/src/resolve.rs: Resolver::schedule", ceiling: 112, why: "one arm for each schedule" },
     Entry { place: "config/src/resolve.rs: resolve", ceiling: 178, why: "the config's sections in the order in which they depend on one another" },
-    Entry { place: "config/src/unavailable.rs: without_effect", ceiling: 132, why: "a list of keys" },
     Entry { place: "engine/src/dry.rs: dry_run", ceiling: 118, why: "the rehearsal of every unit; the interpreter on the null device replaces it" },
     Entry { place: "hal/conform/src/child.rs: serve", ceiling: 118, why: "one arm for each request of the parent" },
     Entry { place: "hal/conform/src/coll/uneven.rs: v_kind", ceiling: 115, why: "one case from inputs to comparison" },
