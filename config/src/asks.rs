@@ -3,7 +3,8 @@
 use crate::deepspeed::is_remark;
 use crate::json::{Json, parse};
 
-/// Whether `value` asks for nothing, where `default` (JSON) is what the other program takes for a key that is not given.
+/// Returns true if `value` asks for nothing, where `default` (JSON) is what the other program takes
+/// for a key that is not given.
 pub(crate) fn asks_nothing(value: &Json, default: &str) -> bool {
     match parse(default) {
         Ok(default) => nothing(value, &default.value),

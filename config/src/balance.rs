@@ -5,7 +5,7 @@ use crate::settings::{Run, Settings};
 
 const KEY: &str = "run.balance";
 
-/// Who takes how much.
+/// The shares of the ranks in a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Balance {
     /// Every rank the same.

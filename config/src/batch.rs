@@ -17,7 +17,7 @@ pub struct Batch {
     pub ranks: u64,
 }
 
-/// Why the equation has no solution: the key to blame, what is wrong, the fix.
+/// The reason for which the equation has no solution: the key to blame, the fault, the fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsolved {
     /// Key of the number to change.
@@ -38,7 +38,7 @@ const STEPS: &str = "gradient_accumulation_steps";
 /// Solves for what is `None`. With one of the sizes alone, accumulation is 1, as in DeepSpeed.
 ///
 /// # Errors
-/// When the numbers contradict each other, do not divide, or none is given.
+/// Numbers that contradict each other or do not divide, or none at all.
 pub fn solve(
     global: Option<u64>,
     micro: Option<u64>,

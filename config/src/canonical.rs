@@ -22,7 +22,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// What the batch is divided by: the logical shards, else the ranks.
+    /// Returns the number that the batch is divided by: the logical shards, else the ranks.
     pub(crate) fn replicas(&mut self, s: &Settings, ranks: u64) -> u64 {
         self.reductions(s, ranks);
         let Some(shards) = s.run.canonical_shards else {
@@ -81,7 +81,7 @@ impl Resolver<'_> {
     }
 }
 
-/// What is said of ranks, said of shards.
+/// Says of shards what `text` says of ranks.
 pub(crate) fn of_shards(text: &str) -> String {
     text.replace("the number of ranks", KEY)
         .replace("ranks", "logical shards")

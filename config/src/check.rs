@@ -24,11 +24,11 @@ pub struct Row {
     pub path: String,
     /// The value as JSON; "—" when absent.
     pub value: String,
-    /// Where the value came from: `line 3`, `--set`, `default`, `preset tiny`.
+    /// The origin of the value: `line 3`, `--set`, `default`, `preset tiny`.
     pub origin: String,
     /// One line from the table.
     pub doc: &'static str,
-    /// Whose name the key is.
+    /// The program whose name the key is.
     pub source: &'static str,
 }
 
@@ -40,9 +40,9 @@ pub struct Checked {
     pub rows: Vec<Row>,
     /// Keys that were given but have no effect, and why.
     pub warnings: Vec<Problem>,
-    /// What is wrong; empty when all is well.
+    /// The faults; empty when all is well.
     pub errors: Vec<Problem>,
-    /// Where each given key stands, by dotted path.
+    /// The place of each given key, by dotted path.
     pub places: BTreeMap<String, At>,
     /// DeepSpeed's own file says nothing of clipping.
     pub unclipped: Option<Problem>,
@@ -78,14 +78,14 @@ pub fn check(file: &str, root: &Node) -> Checked {
     walk.out
 }
 
-/// Whether `key` is a section of this project's own, which no file of another program has.
+/// Returns true if `key` is a section of this project's own, which no file of another program has.
 fn is_own(key: &str) -> bool {
     let section = |f: &Field| matches!(f.kind, Kind::Section(_) | Kind::List(_) | Kind::Forms(_));
     let mut own = ROOT.fields.iter();
     own.any(|f| f.key == key && f.source == Source::Own && section(f))
 }
 
-/// Whether no key of the file itself is this project's.
+/// Returns true if no key of the file itself is this project's.
 fn is_deepspeeds(root: &Node) -> bool {
     let Json::Object(members) = &root.value else {
         return false;
@@ -97,17 +97,18 @@ fn is_deepspeeds(root: &Node) -> bool {
 struct Walk<'a> {
     file: &'a str,
     out: Checked,
-    /// Whether a list of valid keys was printed; one is enough for a file.
+    /// True if a list of valid keys was printed; one is enough for a file.
     listed: bool,
-    /// Whether the file is DeepSpeed's own: it holds neither model nor data nor run, which `--set` or a caller lays over it.
+    /// True if the file is DeepSpeed's own: it holds neither model nor data nor run, which `--set`
+    /// or a caller lays over it.
     deepspeed: bool,
-    /// Whether the Trainer was to fill in the file.
+    /// True if the Trainer was to fill in the file.
     trainers: bool,
     /// Numbers that nothing reads.
     unused: Unused,
 }
 
-/// Whether the file leaves a value of DeepSpeed's to the Hugging Face Trainer.
+/// Returns true if the file leaves a value of DeepSpeed's to the Hugging Face Trainer.
 fn leaves_to_the_trainer(root: &Node) -> bool {
     fn any(value: &Json) -> bool {
         match value {
@@ -565,7 +566,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether it is a section of which no key is read.
+/// Returns true if it is a section of which no key is read.
 fn foreign_only(kind: &Kind) -> bool {
     let foreign = |f: &Field| matches!(f.kind, Kind::Ignored(_) | Kind::Refused(_));
     matches!(kind, Kind::Section(table) if table.fields.iter().all(foreign))
@@ -590,7 +591,7 @@ fn without_places(mut node: Node) -> Node {
     node
 }
 
-/// Whether the number lies in the range of the kind.
+/// Returns true if the number lies in the range of the kind.
 fn fits(kind: &Kind, value: &Json) -> bool {
     let Json::Number(text) = value else {
         return false;

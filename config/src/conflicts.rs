@@ -4,7 +4,7 @@
 pub struct Conflict {
     /// Paths of the keys, as people write them.
     pub keys: &'static [&'static str],
-    /// What holds between them.
+    /// The rule that holds between them.
     pub rule: &'static str,
     /// `--set` pairs that break it on two ranks.
     pub broken_by: &'static [&'static str],
@@ -111,7 +111,7 @@ pub const CONFLICTS: &[Conflict] = &[
         &[r#"scheduler={"type": "linear", "params": {"warmup_steps": 50, "total_steps": 10}}"#]),
 ];
 
-/// What holds for a key.
+/// Returns the rules that hold for a key.
 pub fn of(path: &str) -> impl Iterator<Item = &'static str> {
     let path = path.to_string();
     let hit = move |c: &&Conflict| c.keys.iter().any(|k| *k == path);

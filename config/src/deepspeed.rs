@@ -9,7 +9,7 @@ use crate::rows;
 use crate::schema::{Field, Kind, Name};
 use crate::table_run::ROOT;
 
-/// What was renamed, and what cannot be.
+/// The warnings about keys that were renamed, and the errors about those that cannot be.
 #[derive(Default)]
 pub struct Translated {
     pub warnings: Vec<Problem>,
@@ -66,7 +66,8 @@ pub fn current_name(path: &str) -> Option<String> {
     all().into_iter().find(hit).map(|(_, key)| key)
 }
 
-/// Whether the key holds a remark and no setting: JSON has no comments, so people write `"_comment": "…"`.
+/// Returns true if the key holds a remark and no setting: JSON has no comments, so people write
+/// `"_comment": "…"`.
 pub fn is_remark(key: &str) -> bool {
     key.starts_with('_') || key.starts_with("//") || key.starts_with('#') || key == "comment"
 }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// Where in the input a key or a value stands.
+/// The place of a key or a value in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum At {
     /// A place in the config file; both numbers count from 1, columns in characters.
@@ -26,13 +26,13 @@ pub enum At {
 pub struct Problem {
     /// Name of the config file, as the caller gave it.
     pub file: String,
-    /// Where the key or value stands.
+    /// The place of the key or value.
     pub at: At,
     /// Dotted path of the key; empty when the whole file is meant.
     pub path: String,
-    /// What is wrong, with the value wanted and the value got.
+    /// The fault, with the value wanted and the value got.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub fix: String,
 }
 

@@ -19,7 +19,7 @@ const OPS: &[&str] = &[
     "barrier",
 ];
 
-/// What may go wrong.
+/// The kinds of faults.
 const KINDS: &[&str] = &["delay", "slow", "drop", "corrupt", "error", "stall", "kill"];
 
 /// One of `faults`.
@@ -45,12 +45,12 @@ pub const FAULT: Table = Table {
 pub struct Fault {
     /// Rank it happens on.
     pub rank: u64,
-    /// What happens.
+    /// The kind of the fault.
     pub kind: String,
     /// Optimizer step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// Which of the matching calls.
+    /// The number of the matching call, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<u64>,
     /// Kind of collective.
@@ -65,7 +65,7 @@ pub struct Fault {
     /// Bandwidth of a slow link, in bytes a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_s: Option<f64>,
-    /// Which bit of the data a corruption flips.
+    /// The bit of the data that a corruption flips.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bit: Option<u64>,
 }

@@ -187,7 +187,8 @@ const PROGRAMS: &[Program] = &[
     },
 ];
 
-/// What to say of a file that parsed and is another program's. A file with a section only ours or DeepSpeed's have is judged by its keys.
+/// Answers a file that parsed and is another program's. A file with a section only ours or
+/// DeepSpeed's have is judged by its keys.
 pub fn of_root(file: &str, root: &Node) -> Option<Errors> {
     let Json::Object(members) = &root.value else {
         return None;
@@ -226,7 +227,7 @@ pub fn of_root(file: &str, root: &Node) -> Option<Errors> {
     Some(answer(file, program))
 }
 
-/// What to say of a text that is no JSON and another program's: YAML, or a list of options.
+/// Answers a text that is no JSON and another program's: YAML, or a list of options.
 pub fn of_text(file: &str, text: &str) -> Option<Errors> {
     let keys: Vec<String> = text.lines().take(2000).filter_map(key_of_line).collect();
     if let Some(program) = find(&keys) {
@@ -252,7 +253,7 @@ pub fn of_text(file: &str, text: &str) -> Option<Errors> {
 const AS_JSON: &str =
     "write {\"key\": value, …} with the keys that `crossweave config explain` lists";
 
-/// Whether the line opens a table of TOML: `[training]`.
+/// Returns true if the line opens a table of TOML: `[training]`.
 fn is_table(line: &str) -> bool {
     let name = line.trim().trim_start_matches('[').trim_end_matches(']');
     let word = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);

@@ -16,7 +16,7 @@ pub const MAX_DEPTH: usize = 96;
 pub struct Node {
     /// The value.
     pub value: Json,
-    /// Where its first character stands.
+    /// The place of its first character.
     pub at: At,
 }
 
@@ -25,7 +25,7 @@ pub struct Node {
 pub struct Member {
     /// The key, unescaped.
     pub key: String,
-    /// Where the key's opening quote stands.
+    /// The place of the key's opening quote.
     pub at: At,
     /// Its value.
     pub node: Node,
@@ -85,14 +85,14 @@ impl Json {
     }
 }
 
-/// Why a text is not JSON, and where.
+/// The reason for which a text is not JSON, and the place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Syntax {
     /// Place of the first character that cannot be read.
     pub at: At,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
-    /// How to mend it.
+    /// The remedy.
     pub fix: String,
 }
 

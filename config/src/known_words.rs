@@ -7,7 +7,7 @@ use crossweave_family::{FAMILIES, Roles};
 /// Words for a dimension of a model, and which key of a family it is.
 type Dimension = (&'static [&'static str], fn(&Roles) -> &'static str);
 
-/// What people call the dimensions of a model.
+/// The names that people give to the dimensions of a model.
 const DIMENSIONS: &[Dimension] = &[
     (
         &[

@@ -271,7 +271,7 @@ impl Config {
         &self.rows
     }
 
-    /// Where a given key's value stands; `None` when it is not given.
+    /// Returns the place of a given key's value; `None` when it is not given.
     pub fn place(&self, path: &str) -> Option<At> {
         self.places.get(path).cloned()
     }
@@ -297,7 +297,7 @@ impl Config {
         }
     }
 
-    /// Whether `path` is given as `"auto"`.
+    /// Returns true if `path` is given as `"auto"`.
     pub(crate) fn is_auto(&self, path: &str) -> bool {
         let mut node = &self.root;
         for key in path.split('.') {
@@ -374,7 +374,7 @@ pub fn explain_key(
 /// Splits `key.path=value` of `--set`.
 ///
 /// # Errors
-/// When there is no `=` or no key.
+/// A text without `=`, or without a key.
 pub fn split_set(text: &str) -> Result<(String, String), Errors> {
     match text.split_once('=') {
         Some((path, value)) if !path.trim().is_empty() => {

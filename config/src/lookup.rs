@@ -55,8 +55,8 @@ fn plain(query: &str) -> String {
 /// Keys that are listed where several are meant.
 const MOST: usize = 15;
 
-/// What is to be said of `query` in lines of `width` characters; with its value where a config is given. A word that is no key comes back
-/// as what was wrong and what to do.
+/// Explains `query` in lines of `width` characters; with its value where a config is given. A word
+/// that is no key comes back as the fault and its remedy.
 pub(crate) fn explain(
     query: &str,
     config: Option<&Config>,
@@ -205,7 +205,7 @@ fn page(e: &Entry, config: Option<&Config>, width: usize) -> String {
     out
 }
 
-/// Whether the key may change with `--resume`, and differ between the processes of a job.
+/// Says in words if the key may change with `--resume`, and differ between the processes of a job.
 fn on_resume(path: &str) -> &'static str {
     match (may_change_on_resume(path), may_differ_by_process(path)) {
         (true, true) => "may change; each process may have its own",

@@ -10,7 +10,7 @@ pub const MLM_PROBABILITY: f64 = 0.15;
 pub const MEAN_NOISE_SPAN_LENGTH: f64 = 3.0;
 
 impl Objective {
-    /// What models of a family predict.
+    /// Returns the objective for which the models of a family are made.
     pub fn of(family: &Family) -> Objective {
         match family.predicts() {
             Predicts::Next => Objective::Causal,
@@ -30,7 +30,7 @@ impl Objective {
 }
 
 impl Data {
-    /// What is to be predicted, where it is said.
+    /// Returns the objective, where the data name one.
     pub fn objective(&self) -> Option<Objective> {
         match self {
             Data::Text(d) => d.objective,

@@ -5,7 +5,7 @@ use crate::settings::{Model, Part, Settings};
 /// A key, what is wrong with it, and what to do.
 type Fault = (String, &'static str, &'static str);
 
-/// What is no training of parts.
+/// Returns the faults of `model.parts`.
 pub(crate) fn faults(s: &Settings) -> Vec<Fault> {
     let mut out = vec![];
     let mut error = |path: &str, what, fix| out.push((path.to_string(), what, fix));

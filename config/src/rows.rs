@@ -3,7 +3,8 @@
 use crate::schema::{Field, Kind, Read, Resume, Table, Typed};
 use crate::table_run::ROOT;
 
-/// What is called with a row: its path, the name beside `type` for which it is there (none = always), and the row.
+/// A function that is called with each row: its path, the name beside `type` for which it is there
+/// (none = always), and the row.
 pub(crate) type Visit<'a> = dyn FnMut(&str, Option<&'static str>, &'static Field) + 'a;
 
 /// Calls `visit` with each row of the tables, in their order. Elements of lists are left out of paths; a key of several cases comes once
@@ -46,11 +47,11 @@ fn of_kind(kind: &'static Kind, path: &str, case: Option<&'static str>, visit: &
     }
 }
 
-/// What the rows on the way to a key say of it together.
+/// The facts that the rows on the way to a key give together.
 pub(crate) struct Said {
-    /// Whether a continuation of a run may have another value.
+    /// The class on resume.
     pub resume: Resume,
-    /// Whether each process may have a value of its own.
+    /// True if each process may have a value of its own.
     pub per_process: bool,
     /// All of them must hold for its numbers to be read.
     pub read: Vec<Read>,
@@ -84,7 +85,8 @@ impl Level {
     }
 }
 
-/// What is said of the key at `path`, as in messages: `faults[0].rank`. A key that no table knows is as its section.
+/// Returns the facts of the key at `path`, as in messages: `faults[0].rank`. A key that no table
+/// knows is as its section.
 pub(crate) fn of(path: &str) -> Said {
     let mut said = Said {
         resume: Resume::Same,
@@ -117,17 +119,19 @@ pub(crate) fn of(path: &str) -> Said {
     said
 }
 
-/// Whether a continuation of a run may have another value of the key at `path` than the run was begun with.
+/// Returns true if a continuation of a run may have another value of the key at `path` than the run
+/// was begun with.
 pub fn may_change_on_resume(path: &str) -> bool {
     of(path).resume == Resume::Free
 }
 
-/// Whether each process of a job may have its own value of the key at `path`.
+/// Returns true if each process of a job may have its own value of the key at `path`.
 pub fn may_differ_by_process(path: &str) -> bool {
     of(path).per_process
 }
 
-/// Whether `word` is written as the path of a key in a section: `run.steps`, `faults[0].rank`.
+/// Returns true if `word` is written as the path of a key in a section: `run.steps`,
+/// `faults[0].rank`.
 pub fn is_path(word: &str) -> bool {
     let Some((section, key)) = word.split_once('.') else {
         return false;

@@ -33,7 +33,7 @@ pub enum Anneal {
     },
 }
 
-/// How warm-up–stable–decay falls, with x from 0 to 1 over the decaying steps.
+/// The shape of the fall of warm-up–stable–decay, with x from 0 to 1 over the decaying steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WsdStyle {
     /// 1 − x
@@ -132,7 +132,7 @@ pub struct OneCycle {
 }
 
 impl OneCycle {
-    /// How far up the cycle update `n` is, from 0 to 1.
+    /// Returns the height of update `n` in the cycle, from 0 to 1.
     fn height(&self, n: u64) -> f64 {
         let [up, down] = self.steps.map(|s| s.max(1));
         let at = n % (up + down);

@@ -51,18 +51,19 @@ pub struct Settings {
     pub bf16: Bf16,
     /// float16 compute.
     pub fp16: Fp16,
-    /// How recomputed activations are kept.
+    /// The keeping of recomputed activations.
     pub activation_checkpointing: Activation,
-    /// How offloaded state is read and written.
+    /// The reading and writing of offloaded state.
     pub aio: Aio,
-    /// How checkpoints are written.
+    /// The writing of checkpoints.
     pub checkpoint: CheckpointSettings,
     /// Types of what is accumulated.
     pub data_types: DataTypes,
     /// Type of gradients on the wire: `fp32`, `fp16`, `bf16` or `bfp16`; `None` = float32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub communication_data_type: Option<String>,
-    /// Whether the gradients of the data-parallel ranks are averaged (`mean`) or added (`sum`).
+    /// The way in which the gradients of the data-parallel ranks are put together: averaged
+    /// (`mean`) or added (`sum`).
     pub gradient_allreduce_op: String,
     /// Divide gradients before the reduction.
     pub prescale_gradients: bool,
@@ -70,7 +71,7 @@ pub struct Settings {
     pub gradient_predivide_factor: f64,
     /// Print where the time of a step goes.
     pub wall_clock_breakdown: bool,
-    /// What is to go wrong on purpose.
+    /// Faults that are made on purpose.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<crate::Fault>,
     /// The same as `run.seed`.
@@ -166,10 +167,10 @@ pub struct HfModel {
     /// Type of the weights in the exported folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save_dtype: Option<Dtype>,
-    /// What is trained instead of the weights; `None` = the weights.
+    /// Adapters that are trained instead of the weights; `None` = the weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
-    /// How the parts of a model with a vision tower are trained; `None` = alike.
+    /// The training of the parts of a model with a vision tower; `None` = alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Parts>,
     /// Dropout of residual branches; `None` = the folder's.
@@ -189,7 +190,7 @@ pub struct Parts {
     /// The tower over images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vision: Option<Part>,
-    /// What brings its features to the language model.
+    /// The projector that brings its features to the language model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub projector: Option<Part>,
     /// The language model.
@@ -197,7 +198,7 @@ pub struct Parts {
     pub language: Option<Part>,
 }
 
-/// How a part is trained.
+/// The training of a part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     /// It has gradients and is updated.
@@ -218,7 +219,7 @@ pub struct Lora {
     pub dropout: f64,
     /// Their weight is alpha / sqrt(r).
     pub rslora: bool,
-    /// Which modules; `None` = the family's: what PEFT chooses, where it does.
+    /// The modules that are adapted; `None` = the family's: what PEFT chooses, where it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_modules: Option<TargetModules>,
 }
@@ -316,9 +317,9 @@ pub struct Run {
     pub bucket_mb: f64,
     /// Reduce during the backward pass.
     pub overlap: bool,
-    /// What ranks hold against each other: `calls` or `values`.
+    /// The check of ranks against each other: of their `calls`, or of `values` too.
     pub check: String,
-    /// How the sequences of a step are divided over the ranks; see [`Run::balance`].
+    /// The division of the sequences of a step over the ranks; see [`Run::balance`].
     pub balance: String,
     /// The same run twice is bitwise the same.
     pub deterministic: bool,
@@ -378,17 +379,17 @@ pub struct Zero {
     pub reduce_bucket_size: u64,
     /// Gather parameters with one all-gather.
     pub allgather_partitions: bool,
-    /// When gradients of several micro-batches are reduced.
+    /// The time at which gradients of several micro-batches are reduced.
     pub reduce_gradients: String,
     /// Elements gathered at once.
     pub allgather_bucket_size: u64,
     /// Reduce while the backward pass goes on; default true (run.overlap).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlap_comm: Option<bool>,
-    /// Where parameter shards rest.
+    /// The place of parameter shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload_param: Option<OffloadParam>,
-    /// Where optimizer states rest.
+    /// The place of optimizer states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload_optimizer: Option<OffloadOptimizer>,
     /// Elements updated at once when offloading.
@@ -397,7 +398,7 @@ pub struct Zero {
     pub stage3_prefetch_bucket_size: u64,
     /// Parameters smaller than this stay gathered.
     pub stage3_param_persistence_threshold: u64,
-    /// Which blocks stay gathered.
+    /// The blocks that stay gathered.
     pub stage3_persistent_blocks: String,
     /// Upper bound of all persistent parameters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -524,7 +525,7 @@ pub struct CheckpointSettings {
     /// Train on while a checkpoint is written.
     #[serde(rename = "async")]
     pub asynchronous: bool,
-    /// What a checkpoint that cannot be written does to the run.
+    /// The effect on the run of a checkpoint that cannot be written.
     pub on_error: OnSaveError,
     /// File of the secret key that signs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -563,7 +564,7 @@ pub struct Distill {
     pub teacher: String,
     /// Weight of the teacher's part of the loss.
     pub alpha: f64,
-    /// What both logits are divided by.
+    /// The number by which both logits are divided.
     pub temperature: f64,
     /// Steps in which the teacher is heard; `None` = all.
     #[serde(default, skip_serializing_if = "Option::is_none")]

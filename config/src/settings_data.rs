@@ -25,7 +25,7 @@ pub struct TokenData {
     /// Name of its tensor of labels; `None` = the next tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<String>,
-    /// What is predicted; filled in once resolved where it is not the next token.
+    /// The objective; filled in once resolved where it is not the next token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<Objective>,
     /// A document in a row sees nothing of the others in it.
@@ -66,19 +66,19 @@ pub struct TextData {
     /// Older name of `field`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jsonl_field: Option<String>,
-    /// What becomes of a row of null; `None` = an error.
+    /// The treatment of a row of null; `None` = an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_null: Option<OnNull>,
-    /// What a row is; `None` = a document of text.
+    /// The form of a row; `None` = a document of text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<DataFormat>,
-    /// Which tokens of an example count; filled in once resolved where rows are examples.
+    /// The tokens of an example that count; filled in once resolved where rows are examples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_on: Option<LossOn>,
     /// File of the Jinja template for messages; `None` = the tokenizer folder's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
-    /// What is predicted; filled in once resolved where it is not the next token.
+    /// The objective; filled in once resolved where it is not the next token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<Objective>,
     /// Share of the tokens that are hidden; filled in once resolved where some are.
@@ -179,7 +179,7 @@ pub enum LossOn {
     All,
 }
 
-/// Where text comes from.
+/// The source of text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TextSource {
@@ -222,7 +222,7 @@ pub struct Indexed {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CargoSource {
-    /// Which packages.
+    /// The packages.
     pub cargo_sources: CargoSources,
 }
 

@@ -57,7 +57,7 @@ pub struct OptimizerParams {
     /// Weight decay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
-    /// What decays.
+    /// The parameters that decay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decay_on: Option<DecayOn>,
     /// Muon: rate of the matrices.
@@ -83,7 +83,7 @@ impl OptimizerParams {
     }
 }
 
-/// Which parameters decay.
+/// The parameters that decay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecayOn {

@@ -5,7 +5,7 @@ use crate::settings::{Mesh, Settings};
 
 const KEY: &str = "mesh.pp_layers";
 
-/// Who runs how many units.
+/// The numbers of units of the stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layers {
     /// As many as the others, or by `run.balance`.

@@ -153,13 +153,13 @@ optimizer!(MUON, MUON_GROUP, "parameters of Muon", [
     FP32_STATES,
 ], overlay: Some(muon));
 
-/// Whether the key is given as this switch.
+/// Returns true if the key is given as this switch.
 fn switched(members: &[Member], key: &str, on: bool) -> bool {
     let mut all = members.iter();
     all.any(|m| m.key == key && m.node.value == Json::Bool(on))
 }
 
-/// What an overlay lays under the keys that are not given.
+/// The defaults that an overlay lays under the keys that are not given.
 type Laid = Option<(String, Vec<(&'static str, String)>)>;
 
 /// torch's AdamW, which DeepSpeed takes for `torch_adam`, has a decay of its own.

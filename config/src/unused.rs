@@ -4,7 +4,7 @@ use crate::json::{Json, Node};
 use crate::rows;
 use crate::schema::Read;
 
-/// What decides whether the numbers of a section are read.
+/// The facts by which the numbers of a section are read or not.
 pub(crate) struct Unused {
     /// Nothing computes in float16.
     no_scale: bool,
@@ -15,7 +15,7 @@ pub(crate) struct Unused {
 }
 
 impl Unused {
-    /// What nothing reads in a run of this file.
+    /// Finds the numbers that nothing reads in a run of this file.
     pub fn of(root: &Node) -> Unused {
         let is = |path: &str, wanted: &Json| at(root, path) == Some(wanted);
         let text = |path: &str, wanted: &str| matches!(at(root, path), Some(Json::Text(t)) if t.eq_ignore_ascii_case(wanted));
@@ -31,7 +31,7 @@ impl Unused {
         }
     }
 
-    /// Whether the number at `path` is read by nothing.
+    /// Returns true if the number at `path` is read by nothing.
     pub fn holds(&self, path: &str) -> bool {
         rows::of(path).read.iter().any(|when| match when {
             Read::Always => false,

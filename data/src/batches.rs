@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// The label of a prediction that does not count in the loss, as PyTorch's cross entropy has it.
 pub const IGNORED: i32 = -100;
 
-/// What a user should read about a source before training begins.
+/// A remark about a source that a user should read before training begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remark {
     /// As it should be.
@@ -43,7 +43,7 @@ pub trait SequenceSource: Send + Sync {
     }
     /// Fills `out`, of [`SequenceSource::row_len`] tokens, with a row.
     fn read(&self, sequence: u64, out: &mut [u32]) -> Result<()>;
-    /// Whether some predictions do not count, or have labels that are not the next tokens.
+    /// Returns true if some predictions do not count, or have labels that are not the next tokens.
     fn labelled(&self) -> bool {
         false
     }
@@ -64,13 +64,13 @@ pub trait SequenceSource: Send + Sync {
     }
     /// Takes out of a row that was read what the row itself says is to be predicted, beside its labels.
     fn silence(&self, _row: &mut [u32]) {}
-    /// What the user should know.
+    /// Returns the remarks that the user should read.
     fn remarks(&self) -> Vec<Remark> {
         vec![]
     }
 }
 
-/// How a global batch is divided.
+/// The division of a global batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchShape {
     /// Sequences of a step over all ranks, `G`.
@@ -149,7 +149,8 @@ impl TokenBatch {
         self.cut(0)
     }
 
-    /// What is to be predicted, `[rows, columns - 1]`: every row without its first token, or the labels the source gives.
+    /// Returns the targets of the predictions, `[rows, columns - 1]`: every row without its first
+    /// token, or the labels the source gives.
     pub fn labels(&self) -> Vec<i32> {
         match &self.labels {
             Some(labels) => labels.clone(),
@@ -170,7 +171,7 @@ pub struct Batches {
     end: End,
 }
 
-/// What follows the last row.
+/// The end of the rows.
 #[derive(Clone, Copy)]
 enum End {
     /// Whatever the source has.
@@ -258,7 +259,7 @@ impl Batches {
         })
     }
 
-    /// How the global batch is divided.
+    /// Returns the division of the global batch.
     pub fn shape(&self) -> BatchShape {
         self.shape
     }
@@ -320,7 +321,8 @@ impl Batches {
         self.used().div_ceil(self.shape.global_batch).max(1)
     }
 
-    /// Whether no prediction of micro-batch `micro` of `step` counts, whichever rank reads it.
+    /// Returns true if no prediction of micro-batch `micro` of `step` counts, whichever rank reads
+    /// it.
     pub fn is_blank(&self, step: u64, micro: u64) -> bool {
         let before = step.saturating_mul(self.shape.global_batch);
         (0..self.shape.ranks).all(|r| {
@@ -391,12 +393,12 @@ impl Batches {
         }
     }
 
-    /// Whether some predictions do not count.
+    /// Returns true if some predictions do not count.
     pub fn labelled(&self) -> bool {
         self.source.labelled()
     }
 
-    /// What the user should know of the source.
+    /// Returns the remarks about the source that the user should read.
     pub fn remarks(&self) -> Vec<Remark> {
         self.source.remarks()
     }

@@ -40,7 +40,7 @@ const ODD_RATIO: u64 = 1000;
 /// A dataset ready to read, and the hash that names its content.
 pub(crate) struct Built {
     pub(crate) set: IndexedDataset,
-    /// Which of its tokens count, where they are examples.
+    /// The marks of its tokens that count, where they are examples.
     pub(crate) counts: Option<IndexedDataset>,
     pub(crate) hash: Hash,
     pub(crate) report: BuildReport,
@@ -132,7 +132,7 @@ pub(crate) fn build(
     })
 }
 
-/// Where lies which tokens of a dataset count.
+/// Returns the path prefix of the file that says which tokens of a dataset count.
 fn counts_prefix(prefix: &Path) -> PathBuf {
     let mut name = prefix.as_os_str().to_owned();
     name.push("-counted");

@@ -146,7 +146,7 @@ fn bytes_of(source: &Source, key: &str) -> Result<u64> {
     }
 }
 
-/// What is to be predicted, with the ids that takes. Given batches come as they are.
+/// Returns the objective, with the ids that takes. Given batches come as they are.
 fn task(spec: &DataSpec, tokenizer: Option<&Tokenizer>) -> Result<Task> {
     match (&spec.train, &spec.examples) {
         (Source::Given { .. }, _) => Ok(Task::Causal),
@@ -228,12 +228,12 @@ fn try_first(file: &SourceFile, reader: &ExampleReader, tokenizer: &Tokenizer) -
     }
 }
 
-/// What errors call source `i` of a mixture.
+/// Returns the name that errors give to source `i` of a mixture.
 fn part_key(key: &str, i: usize) -> String {
     format!("{key}[{i}]")
 }
 
-/// What errors call the globs of a source.
+/// Returns the name that errors give to the globs of a source.
 fn files_key(key: &str) -> String {
     match key.ends_with(']') {
         true => format!("{key}.files"),
@@ -466,7 +466,8 @@ impl Corpus {
         own.map(|own| own.max(self.task.vocab()))
     }
 
-    /// What the columns of a sample of `seq_len` tokens are, where these are not one text.
+    /// Returns the meaning of the columns of a sample of `seq_len` tokens, where these are not one
+    /// text.
     pub fn columns(&self, seq_len: usize) -> Option<Columns> {
         match self.given() {
             Some(given) => given.columns(),
@@ -479,25 +480,27 @@ impl Corpus {
         self.given().and_then(GivenTokens::images_of_a_row)
     }
 
-    /// What opening took, for training and then validation; empty for given batches.
+    /// Returns the cost of opening, for training and then validation; empty for given batches.
     pub fn reports(&self) -> &[BuildReport] {
         &self.reports
     }
 
-    /// What begins and what ends a text, in words; `None` where nothing was tokenised here, or a chat template writes both.
+    /// Says in words what begins and what ends a text; `None` where nothing was tokenised here, or
+    /// a chat template writes both.
     pub fn borders(&self) -> Option<String> {
         let tokenizer = self.tokenizer.as_ref().filter(|_| self.has_borders)?;
         Some(tokenizer.borders())
     }
 
-    /// What a run says at its start: [`Corpus::remarks`], and which tokens begin and end its texts.
+    /// Returns the remarks of a run at its start: [`Corpus::remarks`], and which tokens begin and
+    /// end its texts.
     pub fn remarks_at_start(&self) -> Vec<Remark> {
         let borders = self.borders();
         let borders = borders.map(|words| Remark::Note(format!("data: {words}")));
         self.remarks.iter().cloned().chain(borders).collect()
     }
 
-    /// What a user should know of the files that were read.
+    /// Returns the remarks about the files that were read.
     pub fn remarks(&self) -> &[Remark] {
         &self.remarks
     }

@@ -18,7 +18,7 @@ pub enum DataError {
         glob: String,
         /// Folder relative globs start from.
         base: PathBuf,
-        /// What to change.
+        /// The remedy.
         fix: String,
     },
     /// A value of the configuration cannot be used.
@@ -26,9 +26,9 @@ pub enum DataError {
     Setting {
         /// Configuration key.
         key: String,
-        /// What is wrong, with the offending value.
+        /// The fault, with the offending value.
         reason: String,
-        /// What to change.
+        /// The remedy.
         fix: String,
     },
     /// The operating system refused to read or write a file.
@@ -37,7 +37,7 @@ pub enum DataError {
         crossweave_files::fix(source)
     )]
     Io {
-        /// What was being done, as a verb ("read", "write").
+        /// The action that failed, as a verb ("read", "write").
         action: &'static str,
         /// File or folder.
         path: PathBuf,
@@ -56,7 +56,7 @@ pub enum DataError {
         line: u64,
         /// 1-based column.
         column: u64,
-        /// What is wrong there.
+        /// The fault there.
         reason: String,
         /// The field looked for.
         field: String,
@@ -68,9 +68,9 @@ pub enum DataError {
         path: PathBuf,
         /// 1-based line.
         line: u64,
-        /// What is wrong there.
+        /// The fault there.
         reason: String,
-        /// What to change.
+        /// The remedy.
         fix: String,
     },
     /// A file that is no text, or packed text that cannot be unpacked.
@@ -78,9 +78,9 @@ pub enum DataError {
     Binary {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The kind of file that it is.
         what: String,
-        /// What to do.
+        /// The remedy.
         fix: String,
     },
     /// A table without the column of text.
@@ -90,7 +90,7 @@ pub enum DataError {
     Table {
         /// The `.parquet` or `.arrow` file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A tokenizer file cannot be loaded or used.
@@ -98,9 +98,9 @@ pub enum DataError {
     Tokenizer {
         /// The `tokenizer.json`, or the name of a built-in tokenizer.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
-        /// What to change.
+        /// The remedy.
         fix: String,
     },
     /// A binary file breaks its format.
@@ -110,9 +110,9 @@ pub enum DataError {
         path: PathBuf,
         /// Byte offset of the field that is wrong.
         offset: u64,
-        /// What was found and what was expected.
+        /// The value that was found and the one that was expected.
         reason: String,
-        /// What to do.
+        /// The remedy.
         fix: String,
     },
     /// A source file changed between hashing and tokenising.
@@ -204,7 +204,7 @@ pub enum DataError {
     TokenOutOfRange {
         /// The file that holds the token.
         path: PathBuf,
-        /// Where in it: "step s, row r, column c" or "document d, token t".
+        /// The place in it: "step s, row r, column c" or "document d, token t".
         place: String,
         /// The id; negative ids occur in signed files.
         token: i64,

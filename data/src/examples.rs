@@ -14,7 +14,7 @@ pub(crate) struct ExampleRows {
     part: Part,
     counts: Arc<IndexedDataset>,
     seq_len: usize,
-    /// What fills a row up; it is never looked at.
+    /// The token that fills a row up; it is never looked at.
     filler: u32,
     kept: Vec<Kept>,
     /// Index into `kept` of every sample.

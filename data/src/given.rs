@@ -352,7 +352,7 @@ impl GivenTokens {
         self.pixels.as_ref().map(Pixels::of_a_row)
     }
 
-    /// What the columns of a row are, where these are not one text.
+    /// Returns the meaning of the columns of a row, where these are not one text.
     pub fn columns(&self) -> Option<Columns> {
         match (self.objective, &self.labels, &self.pairs) {
             (Objective::SpanCorruption(_), Some(labels), _) => {

@@ -3,7 +3,8 @@
 use crossweave_files::clip;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How the names of the folders of crates begin that read files for this one, and of those that they read with; the version follows.
+/// The beginnings of the names of the folders of crates that read files for this one, and of those
+/// that they read with; the version follows.
 const LIBRARIES: &[&str] = &[
     "arrow-",
     "parquet-",

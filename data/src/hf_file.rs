@@ -38,7 +38,7 @@ struct Steps {
     model: Model,
 }
 
-/// What of a model the ways to cut a text depend on.
+/// The parts of a model on which the ways to cut a text depend.
 #[derive(Default, Deserialize)]
 struct Model {
     #[serde(default, rename = "type")]
@@ -57,7 +57,7 @@ struct Added {
 /// Far more than any real one: a file of some hundred bytes could else ask for more memory than there is.
 const MOST_GROWTH: f64 = 1000.0;
 
-/// How much longer these steps can make a text, at most.
+/// Returns the factor by which these steps can make a text longer, at most.
 fn growth(step: &Value) -> f64 {
     let inner = ["normalizers", "decoders"].map(|key| step[key].as_array());
     let inner = inner.into_iter().flatten().flatten();
@@ -111,11 +111,11 @@ pub(crate) struct HfFile {
     pub(crate) least: usize,
     /// All ids are below.
     pub(crate) vocab: usize,
-    /// Whether a long text can be cut where [`cuts::last`] says.
+    /// True if a long text can be cut where [`cuts::last`] says.
     pub(crate) cuts: bool,
-    /// What ends a text, and who says so.
+    /// The token that ends a text, and who says so.
     pub(crate) eod: Option<(u32, String)>,
-    /// What the file puts before a text.
+    /// The tokens that the file puts before a text.
     pub(crate) begin: Vec<u32>,
     /// `bos_token`.
     pub(crate) bos: Option<u32>,
@@ -232,7 +232,8 @@ fn ids_of(hf: &tokenizers::Tokenizer) -> usize {
     ids.max().map_or(0, |id| id as usize + 1)
 }
 
-/// What ends a text: the token that the user names, else `eos_token` of the folder, else a usual name.
+/// Returns the token that ends a text: the one that the user names, else `eos_token` of the folder,
+/// else a usual name.
 fn end_of(
     hf: &tokenizers::Tokenizer,
     special: &SpecialTokens,

@@ -12,7 +12,7 @@ use std::path::Path;
 /// Name of the tensor, as in `transformers`.
 const KEY: &str = "pixel_values";
 
-/// Where the images of a file are.
+/// The place of the images of a file.
 #[derive(Debug)]
 pub(crate) struct Pixels {
     /// First byte.

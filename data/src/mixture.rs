@@ -9,7 +9,7 @@ use crate::batches::{Remark, SequenceSource};
 use crate::error::{DataError, Result};
 use std::sync::Arc;
 
-/// Which source gives each sample.
+/// The source of each sample.
 #[derive(Debug)]
 pub(crate) struct Blend {
     /// Source of each sample.
@@ -142,7 +142,7 @@ pub(crate) struct Mixture {
     pub(crate) parts: Vec<Arc<dyn SequenceSource>>,
     /// Each row of every source is a sample once, as in a validation set.
     pub(crate) once: bool,
-    /// What is to be said of the sources: their keys, names and weights as parts of one.
+    /// The keys, names and weights (as parts of one) of the sources, for a report.
     pub(crate) names: Vec<(String, f64)>,
     pub(crate) key: String,
 }
@@ -220,7 +220,7 @@ mod tests {
         Blend::new(weights, samples, "data.train").unwrap().source
     }
 
-    /// How far a source is from its part at the worst.
+    /// Returns the largest distance of a source from its part.
     fn worst(weights: &[f64], samples: u64) -> f64 {
         let (shares, mut counts) = (shares(weights), vec![0u64; weights.len()]);
         let mut worst = 0f64;

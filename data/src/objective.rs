@@ -47,11 +47,11 @@ struct Parts {
     /// Cut out, in so many spans.
     noise: usize,
     spans: usize,
-    /// What the encoder and the decoder read.
+    /// The numbers of tokens that the encoder and the decoder read.
     both: [usize; 2],
 }
 
-/// Whether a token ends or begins a text of a pair.
+/// Returns true if a token ends or begins a text of a pair.
 fn marks(pairs: Option<[u32; 2]>, at: usize, second: usize, len: usize) -> bool {
     pairs.is_some() && (at == 0 || at + 1 == second || at + 1 == len)
 }
@@ -135,7 +135,8 @@ impl Ids {
     pub fn vocab(&self) -> usize {
         self.0.vocab()
     }
-    /// What the columns of a sample of `len` tokens are, where these are not one text.
+    /// Returns the meaning of the columns of a sample of `len` tokens, where these are not one
+    /// text.
     pub fn columns(&self, len: usize) -> Option<Columns> {
         self.0.columns(len)
     }
@@ -154,7 +155,8 @@ impl Task {
         }
     }
 
-    /// What the columns of a sample of `len` tokens are, where these are not one text.
+    /// Returns the meaning of the columns of a sample of `len` tokens, where these are not one
+    /// text.
     pub(crate) fn columns(&self, len: usize) -> Option<Columns> {
         match self {
             Task::Spans { .. } => Some(Columns::Both(self.parts(len).both)),
@@ -375,8 +377,9 @@ impl Corrupted {
     }
 }
 
-/// What an encoder reads and a decoder writes as one row: what the encoder reads and, behind it, what the decoder reads; with the labels of
-/// both. `begin`: the token that the decoder begins with, and what it reads in place of a label that does not count.
+/// Joins what an encoder reads and a decoder writes to one row: what the encoder reads and, behind
+/// it, what the decoder reads; with the labels of both. `begin`: the token that the decoder begins
+/// with, and what it reads in place of a label that does not count.
 pub fn decoded(read: Vec<u32>, written: Vec<i32>, begin: [u32; 2]) -> (Vec<u32>, Vec<i32>) {
     let [start, fill] = begin;
     let (mut row, mut labels) = (read, vec![]);

@@ -9,7 +9,7 @@ use crate::error::{DataError, Result};
 use crate::rng::{Rng, Tag};
 use crate::split::View;
 
-/// How samples follow each other.
+/// The order in which samples follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Documents and samples in a random order given by the seed, new in each epoch.

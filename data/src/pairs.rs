@@ -13,7 +13,7 @@ use std::path::Path;
 /// ([`IGNORED`]), and the bits of an f32, how much that counts beside a token.
 const WORDS: usize = 2;
 
-/// What the columns of a row are, where these are not one text.
+/// The meaning of the columns of a row, where these are not one text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Columns {
     /// Tokens that an encoder reads, and behind them those that its decoder reads.
@@ -75,9 +75,11 @@ pub fn paired(
 #[derive(Debug)]
 pub(crate) struct Given {
     kinds: Option<Ids>,
-    /// Whether the second text follows the first, row by row; unset where no row says.
+    /// The answers, row by row, to the question if the second text follows the first; unset where
+    /// no row says.
     follows: Option<Vec<i32>>,
-    /// How much a row's answer counts beside a token, for each step: by this, it is the mean over the rows of a step whose answer is known.
+    /// The weight of a row's answer beside a token, for each step: by this, it is the mean over the
+    /// rows of a step whose answer is known.
     pub weights: Vec<f32>,
     pub what: Pair,
 }

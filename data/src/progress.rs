@@ -1,6 +1,6 @@
 //! How a build reports its progress; this crate prints nothing.
 
-/// What is being done.
+/// The phases of making a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Reading the corpus to find its cache entry.

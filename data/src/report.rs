@@ -5,10 +5,10 @@ use crate::indexed::IndexedDataset;
 use crate::source::{Form, SourceFile, inner_extension};
 use std::path::{Path, PathBuf};
 
-/// What making a dataset took.
+/// The cost of making a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BuildReport {
-    /// Whether text was tokenised; false when the cache or the user already had the tokens.
+    /// True if text was tokenised; false when the cache or the user already had the tokens.
     pub built: bool,
     /// Documents of the dataset.
     pub documents: u64,
@@ -43,7 +43,7 @@ impl BuildReport {
             prefix: prefix.into(),
         }
     }
-    /// What a user should know of the text.
+    /// Returns the remarks about the text that a user should read.
     pub(crate) fn remarks(&self, key: &str) -> Vec<Remark> {
         let mut said: Vec<Remark> = rows_remark(key, self.rows_as_text.as_ref())
             .into_iter()

@@ -9,7 +9,7 @@ pub(crate) struct Rng {
     s: [u64; 4],
 }
 
-/// What a stream is used for, so that two uses with the same seed do not share an order.
+/// The purpose of a stream, so that two uses with the same seed do not share an order.
 #[derive(Clone, Copy)]
 pub(crate) enum Tag {
     /// Order of the documents within an epoch.

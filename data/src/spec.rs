@@ -7,13 +7,14 @@ use std::path::PathBuf;
 pub struct DataSpec {
     /// Training text or tokens (`data.train`, `data.tokens`).
     pub train: Source,
-    /// What is held back.
+    /// The data that are held back.
     pub validation: Validation,
-    /// What the rows of files are, where they are examples and not documents.
+    /// The form of the rows of files, where they are examples and not documents.
     pub examples: Option<Examples>,
-    /// What is to be predicted of a sample.
+    /// The objective.
     pub objective: Objective,
-    /// How text becomes tokens. Sources that already are tokens need none; one that is given decodes their samples.
+    /// The tokenizer. Sources that already are tokens need none; one that is given decodes their
+    /// samples.
     pub tokenizer: Option<TokenizerSpec>,
     /// `model.vocab_size` when the user fixed it; token ids are held to it, and the end-of-document id of the bytes
     /// tokenizer is left out by default when it would not fit.
@@ -23,7 +24,7 @@ pub struct DataSpec {
 /// Examples of fine-tuning: each a sample of its own, of which some tokens count in the loss.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Examples {
-    /// What a line holds.
+    /// The form of a line.
     pub rows: Rows,
     /// Every token counts, and not only those of the completion or the assistant.
     pub all: bool,
@@ -33,7 +34,7 @@ pub struct Examples {
     pub skip_null: bool,
 }
 
-/// What a line of examples holds.
+/// The forms of a line of examples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
     /// `prompt` and `completion`.
@@ -48,7 +49,7 @@ pub enum Rows {
     Tokens,
 }
 
-/// Where documents or tokens come from.
+/// The source of documents or tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
     /// Text and JSON-lines files picked by globs.
@@ -80,7 +81,7 @@ pub struct Weighted {
 }
 
 impl Source {
-    /// Whether text must be turned into tokens.
+    /// Returns true if text must be turned into tokens.
     pub(crate) fn is_text(&self) -> bool {
         match self {
             Source::Files(_) | Source::Cargo(_) => true,
@@ -135,7 +136,7 @@ pub struct CargoSource {
     pub extensions: Vec<String>,
 }
 
-/// What is held back from training.
+/// The part that is held back from training.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Validation {
     /// Nothing.
@@ -152,15 +153,16 @@ pub enum Validation {
 /// A tokenizer and what it puts between documents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenizerSpec {
-    /// Which tokenizer.
+    /// The kind of tokenizer.
     pub kind: TokenizerKind,
-    /// Whether each document ends in the end-of-document id. Unset means: when the tokenizer has one and it fits the
-    /// model's vocabulary, so that a model of 256 ids trains on plain bytes; a default that the user did not write
-    /// belongs here as unset.
+    /// Says if each document ends in the end-of-document id. Unset means: when the tokenizer has
+    /// one and it fits the model's vocabulary, so that a model of 256 ids trains on plain bytes; a
+    /// default that the user did not write belongs here as unset.
     pub append_eod: Option<bool>,
     /// The end-of-document token of a `tokenizer.json`, when it is not the `eos_token` of its folder.
     pub eod_token: Option<String>,
-    /// Whether texts begin with what the tokenizer begins one with. Unset means: as its own file does.
+    /// Says if texts begin with what the tokenizer begins one with. Unset means: as its own file
+    /// does.
     pub add_bos: Option<bool>,
 }
 
@@ -176,7 +178,7 @@ impl TokenizerSpec {
     }
 }
 
-/// Which tokenizer.
+/// The kinds of tokenizers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TokenizerKind {
     /// One token a byte; id 256 ends a document.
@@ -187,7 +189,7 @@ pub enum TokenizerKind {
     HfFile(PathBuf),
 }
 
-/// What is to be predicted.
+/// The objectives: the tokens that are predicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Objective {
     /// The next token.
@@ -212,7 +214,7 @@ pub struct Images {
     pub size: [u64; 3],
 }
 
-/// Which tokens are hidden.
+/// The choice of the tokens that are hidden.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Masking {
     /// Share of the tokens.
@@ -223,7 +225,8 @@ pub struct Masking {
     pub pairs: Option<Pairs>,
 }
 
-/// How two texts stand in a sample. Ids that are unset are the tokenizer's, else those behind that of the mask.
+/// The places of two texts in a sample. Ids that are unset are the tokenizer's, else those behind
+/// that of the mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pairs {
     /// The token before the first.
@@ -232,7 +235,7 @@ pub struct Pairs {
     pub end: Option<u32>,
 }
 
-/// Which spans are cut out.
+/// The choice of the spans that are cut out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spans {
     /// Share of the tokens.
@@ -244,6 +247,6 @@ pub struct Spans {
     pub first: Option<u32>,
     /// The token that a decoder begins with.
     pub start: u32,
-    /// What it reads in place of a label that does not count.
+    /// The token that it reads in place of a label that does not count.
     pub fill: u32,
 }

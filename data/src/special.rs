@@ -26,7 +26,7 @@ const NAMES: [&str; 7] = [
 /// Keys of lists of special tokens without names, the newer one first.
 const LISTS: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
 
-/// What the files say.
+/// The special tokens that the files name.
 #[derive(Debug, Default)]
 pub(crate) struct SpecialTokens {
     /// `eos_token` and the like, in the order in which they are added.
@@ -47,7 +47,7 @@ struct Named {
     token: AddedToken,
     /// The file that says so.
     path: PathBuf,
-    /// Whether `transformers` hears of it, and adds it.
+    /// True if `transformers` hears of it, and adds it.
     heard: bool,
 }
 

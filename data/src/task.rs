@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// What a row of a file becomes.
+/// The way from a row of a file to samples.
 #[derive(Clone, Copy)]
 pub(crate) enum Recipe<'a> {
     /// A document, the text under this field.
@@ -50,7 +50,7 @@ pub(crate) enum Task {
     /// A part of a file that is tokenised in parts.
     Part {
         path: PathBuf,
-        /// Where it begins in the text.
+        /// The byte of the text at which it begins.
         at: u64,
         bytes: Vec<u8>,
         last: bool,
@@ -61,7 +61,7 @@ pub(crate) enum Task {
     Row { path: PathBuf, row: Row },
 }
 
-/// What is counted of documents.
+/// Counts of documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Odd {
     /// Bytes that are not UTF-8 were replaced.
@@ -77,7 +77,7 @@ pub(crate) struct Document {
     pub(crate) counted: Vec<u8>,
     pub(crate) tokens: u32,
     pub(crate) odd: Option<Odd>,
-    /// Whether the next one goes on with it.
+    /// True if the next one goes on with it.
     pub(crate) goes_on: bool,
 }
 

@@ -137,7 +137,7 @@ impl Ids {
     }
 }
 
-/// How often `word` stands in `text`.
+/// Returns the number of times that `word` stands in `text`.
 fn count_of(text: &[u8], word: &[u8]) -> usize {
     text.windows(word.len()).filter(|w| *w == word).count()
 }

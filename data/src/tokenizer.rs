@@ -33,14 +33,14 @@ pub struct Tokenizer {
     /// Ids that a model must have.
     least: usize,
     eod: Option<u32>,
-    /// Who says what ends a text.
+    /// The file or key that says what ends a text.
     eod_from: String,
     append_eod: bool,
-    /// Whether a long text can be cut where [`cuts::last`] says.
+    /// True if a long text can be cut where [`cuts::last`] says.
     cuts: bool,
-    /// What begins a text of a model, such as Llama's `<s>`.
+    /// The tokens that begin a text of a model, such as Llama's `<s>`.
     begin: Vec<u32>,
-    /// Whether documents begin so too, and not prompts alone.
+    /// True if documents begin so too, and not prompts alone.
     begin_documents: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct Tokenizer {
 pub struct Encoded {
     /// Token ids, without the end-of-document id.
     pub tokens: Vec<u32>,
-    /// Whether bytes that are not UTF-8 had to be replaced; never so for the bytes tokenizer.
+    /// True if bytes that are not UTF-8 had to be replaced; never so for the bytes tokenizer.
     pub lossy: bool,
 }
 
@@ -212,7 +212,7 @@ impl Tokenizer {
         }
     }
 
-    /// How [`Tokenizer::eod`] is spelled in the vocabulary.
+    /// Returns the spelling of [`Tokenizer::eod`] in the vocabulary.
     pub fn eod_name(&self) -> Option<String> {
         match &self.kind {
             Kind::Hf(hf) => hf.id_to_token(self.eod?),
@@ -232,7 +232,7 @@ impl Tokenizer {
         }
     }
 
-    /// Whether documents of a corpus end in [`Tokenizer::eod`].
+    /// Returns true if documents of a corpus end in [`Tokenizer::eod`].
     pub fn appends_eod(&self) -> bool {
         self.append_eod
     }
@@ -293,7 +293,7 @@ impl Tokenizer {
         &self.begin
     }
 
-    /// Whether a long text can be tokenised in parts.
+    /// Returns true if a long text can be tokenised in parts.
     pub(crate) fn has_cuts(&self) -> bool {
         self.cuts
     }
@@ -318,7 +318,7 @@ impl Tokenizer {
         ids
     }
 
-    /// What begins and what ends a text, in words, and who says so.
+    /// Says in words what begins and what ends a text, and who says so.
     pub fn borders(&self) -> String {
         let spelled = |id: u32| match &self.kind {
             Kind::Hf(hf) => hf.id_to_token(id).unwrap_or_default(),

@@ -7,7 +7,7 @@
 use serde::{Serialize, Serializer};
 use std::collections::HashMap;
 
-/// How the end-of-document token of the built-in tokenizers is spelled; GPT-2's spelling.
+/// The spelling of the end-of-document token of the built-in tokenizers, which is GPT-2's.
 pub const EOD_NAME: &str = "<|endoftext|>";
 
 /// File name and contents.
@@ -213,7 +213,7 @@ mod tests {
         Tokenizer::open(&spec, None).unwrap()
     }
 
-    /// What the `tokenizers` library makes of the file we write.
+    /// Reads the file that we write by the `tokenizers` library.
     fn theirs(ours: &Tokenizer) -> tokenizers::Tokenizer {
         let files = ours.hf_files();
         let (_, bytes) = files.iter().find(|f| f.0 == "tokenizer.json").unwrap();

@@ -10,7 +10,8 @@ pub type MacroId = u32;
 /// The place of a loop in [`Tree::loops`].
 pub(crate) type LoopId = u32;
 
-/// How deep an expression may be: operators on the results of operators, calls within arguments, and so on.
+/// The depth to which an expression may nest: operators on the results of operators, calls within
+/// arguments, and so on.
 const MAX_DEPTH: u16 = 200;
 
 /// A whole template.
@@ -21,7 +22,7 @@ pub(crate) struct Tree {
     pub(crate) loops: Vec<For>,
     /// Every name that it uses.
     pub(crate) names: Vec<Box<str>>,
-    /// Whether it has a `generation` block.
+    /// True if it has a `generation` block.
     pub(crate) marks: bool,
 }
 
@@ -31,7 +32,7 @@ pub(crate) struct Stmt {
     pub(crate) kind: StmtKind,
 }
 
-/// What a statement does.
+/// The statements of the language.
 pub(crate) enum StmtKind {
     /// Text between tags.
     Data(Box<str>),
@@ -83,7 +84,7 @@ pub(crate) struct Macro {
     pub(crate) special: Special,
 }
 
-/// Which of its special names a macro uses, and therefore takes.
+/// The special names that a macro uses, and therefore takes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Special {
     pub(crate) caller: bool,
@@ -91,7 +92,7 @@ pub(crate) struct Special {
     pub(crate) kwargs: bool,
 }
 
-/// What is assigned to.
+/// The target of an assignment.
 pub(crate) enum Target {
     /// A variable.
     Name(Name),
@@ -143,7 +144,7 @@ pub(crate) enum Cmp {
     NotIn,
 }
 
-/// What an expression is.
+/// The expressions of the language.
 pub(crate) enum Kind {
     Const(Const),
     Name(Name),

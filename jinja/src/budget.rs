@@ -18,12 +18,14 @@ const BYTES: usize = 6 << 20;
 const BYTES_PER_BYTE: usize = 16;
 /// Bytes that are copied, compared or searched in the time of one step.
 const BYTES_PER_STEP: usize = 64;
-/// How deep values may nest: lists in lists, and so on. Printing, comparing and dropping a value recurse so deep.
+/// The depth to which values may nest: lists in lists, and so on. Printing, comparing and dropping
+/// a value recurse so deep.
 pub(crate) const MAX_DEPTH: u16 = 200;
-/// How deep expressions, blocks, calls of macros and filters within filters may be within one another while a template runs.
+/// The depth to which expressions, blocks, calls of macros and filters within filters may nest
+/// while a template runs.
 const MAX_CALLS: u32 = 150;
 
-/// How many bytes are alive.
+/// The number of bytes that are alive.
 #[derive(Debug, Default)]
 struct Tally(AtomicUsize);
 
@@ -117,13 +119,13 @@ impl Budget {
         self.scan(text.len().saturating_mul(each))
     }
 
-    /// Whether `bytes` more bytes can be made, and the steps of making them.
+    /// Takes the steps of making `bytes` more bytes, and fails where there is no room for them.
     pub(crate) fn room(&self, bytes: usize) -> Result<()> {
         self.scan(bytes)?;
         self.fits(bytes)
     }
 
-    /// Whether `bytes` more bytes can be made.
+    /// Fails where there is no room for `bytes` more bytes.
     pub(crate) fn fits(&self, bytes: usize) -> Result<()> {
         let alive = self.tally.0.load(Ordering::Relaxed);
         match alive

@@ -69,7 +69,7 @@ impl Cursor {
         })
     }
 
-    /// How many values are left.
+    /// Returns the number of values that are left.
     fn left(&self) -> usize {
         match self {
             Cursor::Empty => 0,

@@ -19,7 +19,7 @@ struct Digits {
     text: String,
 }
 
-/// How something is written.
+/// A format specification of Python, as `>10.2f`.
 #[derive(Clone, Default)]
 struct Spec {
     fill: Option<char>,
@@ -339,7 +339,8 @@ fn size(digits: &str) -> Result<Option<usize>> {
     }
 }
 
-/// Which arguments `str.format` takes by their order.
+/// The order by which `str.format` takes its arguments: counted, or by the numbers that fields
+/// give.
 enum Order {
     Unknown,
     Automatic(usize),
@@ -410,7 +411,7 @@ fn format_level(
     Ok(out.text)
 }
 
-/// Where the brace that closes a field stands.
+/// Returns the place of the brace that closes a field.
 fn closing(text: &str) -> Option<usize> {
     let (mut depth, mut bracket) = (0usize, false);
     for (at, c) in text.char_indices() {
@@ -426,7 +427,7 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// Where the name of a field ends.
+/// Returns the end of the name of a field.
 fn field_end(field: &str) -> usize {
     let mut bracket = false;
     for (at, c) in field.char_indices() {

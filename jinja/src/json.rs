@@ -12,9 +12,9 @@ use num_bigint::BigInt;
 use std::cmp::Ordering;
 use std::rc::Rc;
 
-/// How `tojson` writes.
+/// The style in which `tojson` writes.
 pub(crate) struct Style {
-    /// What one level is indented by; `None` writes one line.
+    /// The indentation of one level; `None` writes one line.
     pub(crate) indent: Option<String>,
     pub(crate) item: String,
     pub(crate) key: String,
@@ -26,7 +26,7 @@ impl Style {
     /// Writes a value.
     ///
     /// # Errors
-    /// What is no JSON, or a limit.
+    /// A value that is no JSON, or a limit.
     pub(crate) fn write(&self, out: &mut Writer, value: &Value, level: usize) -> Result<()> {
         out.budget().step(1)?;
         match value {
@@ -159,16 +159,16 @@ fn json_float(f: f64) -> String {
     }
 }
 
-/// Where JSON is wrong, and why.
+/// A place at which a text is no JSON, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonError {
     /// The byte.
     pub at: usize,
-    /// Why.
+    /// The reason, in words.
     pub reason: String,
 }
 
-/// How deep the JSON of a row may nest.
+/// The depth to which the JSON of a row may nest.
 const MAX_LEVELS: usize = 128;
 /// The most digits of an integer, as in Python.
 const MAX_DIGITS: usize = 4300;
@@ -177,7 +177,7 @@ const MAX_DIGITS: usize = 4300;
 /// equal keys. Of the outermost object no key may be given twice.
 ///
 /// # Errors
-/// What is no JSON, with its place.
+/// A text that is no JSON, with its place.
 pub fn read(text: &str) -> std::result::Result<Value, JsonError> {
     let mut reader = Reader { text, at: 0 };
     reader.space();

@@ -10,7 +10,7 @@ pub(crate) struct Token {
     pub(crate) kind: Lexeme,
 }
 
-/// What a token is.
+/// The kinds of tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Lexeme {
     /// Text between tags.
@@ -46,7 +46,7 @@ struct Lexer<'a> {
     source: &'a str,
     at: usize,
     line: u32,
-    /// Whether what was read last ended with the end of a line.
+    /// True if the text that was read last ended with the end of a line.
     line_starting: bool,
     out: Vec<Token>,
 }
@@ -54,7 +54,7 @@ struct Lexer<'a> {
 /// The tokens of a template whose ends of lines are `\n`.
 ///
 /// # Errors
-/// What Jinja's lexer refuses, with its line.
+/// A text that Jinja's lexer refuses, with its line.
 pub(crate) fn tokens(source: &str) -> Result<Vec<Token>> {
     let mut lexer = Lexer {
         source: source.strip_suffix('\n').unwrap_or(source),
@@ -204,7 +204,7 @@ impl<'a> Lexer<'a> {
         fail("Missing end of raw directive")
     }
 
-    /// What stands in a tag, through its end.
+    /// Reads the tokens of a tag, through its end.
     fn inside(&mut self, end: Lexeme, close: &str) -> Result<()> {
         let mut open: Vec<&'static str> = Vec::new();
         loop {
@@ -357,7 +357,7 @@ fn balance(open: &mut Vec<&'static str>, op: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Where the next tag begins.
+/// Returns the place at which the next tag begins.
 fn find_tag(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let pairs = bytes.windows(2);

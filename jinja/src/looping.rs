@@ -15,11 +15,11 @@ pub struct Loop {
     pub(crate) node: LoopId,
     /// The variables around the loop.
     pub(crate) scope: Rc<Scope>,
-    /// How many loops of the same kind are around it: recursive ones.
+    /// The number of loops of the same kind around it: recursive ones.
     pub(crate) depth0: usize,
-    /// What is gone through, before the loop's own condition.
+    /// The values that it goes through, before the loop's own condition.
     pub(crate) source: RefCell<Cursor>,
-    /// What was taken from the source already, to count it.
+    /// The values that were taken from the source already, to count it.
     pub(crate) taken: RefCell<Option<VecDeque<Value>>>,
     pub(crate) place: Place,
     /// The values of the last call of `changed`.
@@ -27,12 +27,12 @@ pub struct Loop {
     items_depth: u16,
 }
 
-/// Where a loop stands.
+/// The place of a loop among its values.
 #[derive(Default)]
 pub(crate) struct Place {
-    /// How many values were taken; the first is that of index 1.
+    /// The number of values that were taken; the first is that of index 1.
     pub(crate) index: Cell<usize>,
-    /// How many values there are, where that is known.
+    /// The number of values, where that is known.
     pub(crate) length: Cell<Option<usize>>,
     pub(crate) before: RefCell<Option<Value>>,
     pub(crate) current: RefCell<Option<Value>>,
@@ -63,7 +63,7 @@ impl Loop {
         })
     }
 
-    /// How deep what it holds is.
+    /// Returns the depth of the values that it holds.
     pub(crate) fn depth(&self) -> u16 {
         let changed = self.changed.borrow();
         self.items_depth
@@ -107,7 +107,7 @@ impl Loop {
         }
     }
 
-    /// Whether it is called for the first time, or with other values than the last time.
+    /// Returns true if it is called for the first time, or with other values than the last time.
     pub(crate) fn changed(&self, values: Vec<Value>, budget: &Budget) -> Result<bool> {
         for value in &values {
             value.check_for_namespace("changed")?;

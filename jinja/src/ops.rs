@@ -104,7 +104,7 @@ fn equal_items(x: &Rc<Seq>, y: &Rc<Seq>, budget: &Budget) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether an item is in a sequence.
+/// Returns true if an item is in a sequence.
 pub(crate) fn has(seq: &Seq, item: &Value, budget: &Budget) -> Result<bool> {
     for other in &seq.items {
         if equal(other, item, budget)? {

@@ -7,7 +7,7 @@ use crate::scope::Name;
 use crate::value::Text;
 use std::collections::HashMap;
 
-/// How deep blocks, parentheses and the like may nest.
+/// The depth to which blocks, parentheses and the like may nest.
 const MAX_NESTING: usize = 60;
 /// The longest template; the longest that are published have some 40 kB.
 const MAX_BYTES: usize = 1 << 18;
@@ -34,14 +34,14 @@ pub(crate) struct Parser {
     names: HashMap<Box<str>, Name>,
     /// For every macro that is open, which special names it uses.
     specials: Vec<Special>,
-    /// Whether a loop of this macro is open.
+    /// The number of loops of this macro that are open.
     loops: usize,
 }
 
 /// The tree of a template.
 ///
 /// # Errors
-/// What is wrong with it, and the line.
+/// A text that is no template: the reason, and the line.
 pub(crate) fn parse(source: &str) -> Result<Tree> {
     if source.len() > MAX_BYTES {
         return fail(format!(
@@ -73,12 +73,12 @@ impl Parser {
         self.tokens[self.at].line
     }
 
-    /// What comes next.
+    /// Returns the token that comes next.
     pub(crate) fn peek(&self) -> &Lexeme {
         &self.tokens[self.at].kind
     }
 
-    /// What comes after that.
+    /// Returns the token after the next one.
     pub(crate) fn second(&self) -> &Lexeme {
         let last = self.tokens.len() - 1;
         &self.tokens[(self.at + 1).min(last)].kind
@@ -93,12 +93,12 @@ impl Parser {
         kind
     }
 
-    /// Whether an operator comes next.
+    /// Returns true if the operator comes next.
     pub(crate) fn is_op(&self, op: &str) -> bool {
         matches!(self.peek(), Lexeme::Op(o) if *o == op)
     }
 
-    /// Whether a name comes next.
+    /// Returns true if the name comes next.
     pub(crate) fn is_name(&self, name: &str) -> bool {
         matches!(self.peek(), Lexeme::Name(n) if **n == *name)
     }
@@ -462,7 +462,7 @@ impl Parser {
         Ok(())
     }
 
-    /// What is assigned to.
+    /// Reads the target of an assignment.
     fn target(&mut self, ends: &[&str], attributes: bool) -> Result<Target> {
         let mut all = Vec::new();
         let mut several = false;

@@ -7,7 +7,7 @@ use crate::value::{Missing, Seq, Text, Value};
 use std::fmt;
 use std::rc::Rc;
 
-/// What a value is.
+/// The kinds of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// Nothing, not even `null`.
@@ -24,7 +24,7 @@ pub enum ValueKind {
     Seq,
     /// An object.
     Map,
-    /// What no row holds.
+    /// A value that no row holds.
     Other,
 }
 
@@ -129,7 +129,7 @@ impl Value {
     /// The items of a list, or the keys of an object.
     ///
     /// # Errors
-    /// What is neither.
+    /// A value that is neither.
     pub fn try_iter(&self) -> Result<std::vec::IntoIter<Value>> {
         match self {
             Value::List(_) | Value::Tuple(_) | Value::Dict(_) => {
@@ -145,7 +145,7 @@ impl Value {
     /// The value of a field, undefined where an object has no such field.
     ///
     /// # Errors
-    /// What is no object.
+    /// A value that is no object.
     pub fn get_attr(&self, name: &str) -> Result<Value> {
         match self {
             Value::Dict(d) => Ok(d.field(name).cloned().unwrap_or_default()),
@@ -156,7 +156,7 @@ impl Value {
     /// The value of a key, undefined where an object has no such key.
     ///
     /// # Errors
-    /// What is no object, or a key that is none.
+    /// A value that is no object, or a key that is none.
     pub fn get_item(&self, key: &Value) -> Result<Value> {
         match (self, key) {
             (Value::Dict(d), key) => {
@@ -175,22 +175,22 @@ impl Value {
         }
     }
 
-    /// Whether it is an integer of any size.
+    /// Returns true if it is an integer of any size.
     pub fn is_integer(&self) -> bool {
         matches!(self, Value::Int(_) | Value::Big(_))
     }
 
-    /// Whether it is `null`.
+    /// Returns true if it is `null`.
     pub fn is_none(&self) -> bool {
         matches!(self, Value::None)
     }
 
-    /// Whether Python takes it for true.
+    /// Returns true if Python takes it for true.
     pub fn is_true(&self) -> bool {
         self.truth()
     }
 
-    /// What it is.
+    /// Returns its kind.
     pub fn kind(&self) -> ValueKind {
         match self {
             Value::Undefined(_) => ValueKind::Undefined,
@@ -220,7 +220,7 @@ impl Value {
         }
     }
 
-    /// Whether a text in it has such a character.
+    /// Returns true if a text in it has such a character.
     pub(crate) fn has_char(&self, is: fn(char) -> bool) -> bool {
         match self {
             Value::Str(t) => t.as_str().contains(is),

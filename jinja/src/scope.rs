@@ -36,7 +36,7 @@ impl Scope {
         (None, seen)
     }
 
-    /// How many variables it has.
+    /// Returns the number of its variables.
     pub(crate) fn len(&self) -> usize {
         self.vars.borrow().len()
     }

@@ -16,7 +16,7 @@ pub struct Template {
     tree: Tree,
 }
 
-/// What a template wrote.
+/// The text that a template wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
     /// The text.
@@ -29,7 +29,7 @@ impl Template {
     /// Reads a template.
     ///
     /// # Errors
-    /// What is wrong with it, and the line.
+    /// A text that is no template: the reason, and the line.
     pub fn new(source: &str) -> Result<Template> {
         // Jinja reads every end of a line as one character.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
@@ -38,7 +38,7 @@ impl Template {
         })
     }
 
-    /// Whether it has `generation` blocks.
+    /// Returns true if it has `generation` blocks.
     pub fn marks(&self) -> bool {
         self.tree.marks
     }
@@ -46,7 +46,7 @@ impl Template {
     /// The text that it writes with these variables. The budget of steps and bytes grows with the size of the variables.
     ///
     /// # Errors
-    /// What the template refuses, what Python refuses, or a limit, with the line.
+    /// Values that the template or Python refuses, or a limit, with the line.
     pub fn render(&self, vars: &[(&str, Value)], now: Now<'_>) -> Result<Rendered> {
         let root = Rc::new(Scope::default());
         let known = |name: &str| {

@@ -54,7 +54,7 @@ const NAMES: &[&str] = &[
     "le",
 ];
 
-/// Whether a test holds.
+/// Returns true if a test holds.
 #[inline(never)]
 pub(crate) fn call(name: &str, value: &Value, given: Given, budget: &Budget) -> Result<bool> {
     if let Some(op) = comparison(name) {

@@ -6,7 +6,7 @@ use crate::ops::index_of;
 use crate::unicode::{is_line_end, is_space, is_titlecase, title_of};
 use crate::value::Value;
 
-/// Which ends are stripped.
+/// The ends of a text that are stripped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
     Left,
@@ -136,7 +136,7 @@ pub(crate) fn swapcase(text: &str) -> String {
     out
 }
 
-/// Whether some letter has a case, and every one this.
+/// Returns true if some letter has a case, and every one this.
 pub(crate) fn has_case(text: &str, upper: bool) -> bool {
     let mut cased = false;
     for c in text.chars() {

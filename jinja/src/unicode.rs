@@ -17,7 +17,7 @@ pub(crate) fn is_printable(c: char) -> bool {
     shown.next() == Some(c)
 }
 
-/// Where a line ends for `str.splitlines`.
+/// Returns true if `str.splitlines` ends a line there.
 pub(crate) fn is_line_end(c: char) -> bool {
     matches!(
         c,

@@ -22,7 +22,7 @@ const NAMESPACE_DEPTH: u16 = MAX_DEPTH / 2;
 /// A value of a template.
 #[derive(Clone)]
 pub enum Value {
-    /// What is not there, with the words for an error about it.
+    /// A value that is not there, with the words for an error about it.
     Undefined(Rc<Missing>),
     /// `none`
     None,
@@ -46,9 +46,10 @@ pub enum Value {
     Range(Rc<Range>),
     /// The keys, values or items of a dict.
     View(Rc<View>),
-    /// What can be gone through once: the result of `map`, `select`, `reversed` and the like.
+    /// Values that can be gone through once: the result of `map`, `select`, `reversed` and the
+    /// like.
     Iter(Rc<Iter>),
-    /// What is no plain data: namespaces, macros, loops, functions.
+    /// A value that is no plain data: a namespace, a macro, a loop, a function.
     Object(Rc<Object>),
 }
 
@@ -58,7 +59,7 @@ pub struct Big {
     _held: Held,
 }
 
-/// Why a value is not there.
+/// The reason for which a value is not there.
 pub enum Missing {
     /// No variable of this name.
     Name(Arc<str>),
@@ -74,7 +75,7 @@ pub struct Text(Arc<TextBox>);
 
 struct TextBox {
     text: Box<str>,
-    /// Whether it is marked as HTML that needs no escaping (`safe`, `escape`).
+    /// True if it is marked as HTML that needs no escaping (`safe`, `escape`).
     markup: bool,
     _held: Held,
 }
@@ -84,7 +85,7 @@ pub struct Seq {
     pub(crate) items: Vec<Value>,
     depth: u16,
     plain: bool,
-    /// Whether it is a pair of `groupby`, whose parts have names.
+    /// True if it is a pair of `groupby`, whose parts have names.
     pub(crate) group: bool,
     _held: Held,
 }
@@ -112,7 +113,7 @@ pub struct Iter {
     pub(crate) at: Cell<usize>,
 }
 
-/// What is no plain data.
+/// The values that are no plain data.
 pub enum Object {
     /// `namespace(…)`, whose attributes are assigned.
     Namespace(RefCell<Vec<(Text, Value)>>),
@@ -265,7 +266,7 @@ impl Range {
 }
 
 impl Value {
-    /// What is not there because of these words.
+    /// Makes a value that is not there because of these words.
     pub(crate) fn missing(words: impl Into<String>) -> Value {
         Value::Undefined(Rc::new(Missing::Other(words.into())))
     }
@@ -317,7 +318,7 @@ impl Value {
         Ok(value)
     }
 
-    /// How many levels it nests; 0 for what holds nothing.
+    /// Returns the number of levels that it nests; 0 for a value that holds nothing.
     pub(crate) fn depth(&self) -> u16 {
         match self {
             Value::List(s) | Value::Tuple(s) => s.depth,
@@ -335,8 +336,8 @@ impl Value {
         }
     }
 
-    /// Whether it is data only: nothing that can be assigned to, or that holds variables. Only such values go into a namespace, hence nothing
-    /// ever holds itself.
+    /// Returns true if it is data only: nothing that can be assigned to, or that holds variables.
+    /// Only such values go into a namespace, hence nothing ever holds itself.
     pub(crate) fn is_plain(&self) -> bool {
         match self {
             Value::List(s) | Value::Tuple(s) => s.plain,
@@ -370,7 +371,7 @@ impl Value {
         }
     }
 
-    /// Whether it is not there.
+    /// Returns true if it is not there.
     pub fn is_undefined(&self) -> bool {
         matches!(self, Value::Undefined(_))
     }
@@ -420,7 +421,7 @@ impl Value {
         }
     }
 
-    /// Whether Python takes it for true.
+    /// Returns true if Python takes it for true.
     pub(crate) fn truth(&self) -> bool {
         match self {
             Value::Undefined(_) | Value::None => false,

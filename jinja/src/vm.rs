@@ -23,7 +23,7 @@ const CAPTURED: usize = 512;
 /// The time now, by a format of `strftime`.
 pub type Now<'a> = &'a dyn Fn(&str) -> std::result::Result<String, String>;
 
-/// How a statement ends.
+/// The ends of a statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Next,
@@ -188,7 +188,7 @@ impl<'t> Vm<'t> {
         self.in_scope(scope, |vm| vm.run_all(body))
     }
 
-    /// What a block writes, through its filters.
+    /// Returns the text that a block writes, through its filters.
     #[inline(never)]
     fn block_value(&mut self, filter: Option<&'t Expr>, body: &'t [Stmt]) -> Result<Value> {
         let inner = Scope::within(&self.scope);

@@ -8,10 +8,10 @@ use crossweave_tensor::{
     Batch, Block, Cx, Distillation, Env, Flow, GradSink, Group, Result, UnitDecl,
 };
 
-/// What the names of a teacher's units and parameters begin with.
+/// The beginning of the names of a teacher's units and parameters.
 pub const TEACHER: &str = "teacher.";
 
-/// How a teacher teaches.
+/// The loss by which a teacher teaches.
 #[derive(Clone)]
 pub struct Distill {
     /// The loss.

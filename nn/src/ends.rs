@@ -18,7 +18,7 @@ struct Table {
 }
 
 impl Table {
-    /// What the tokens look up, with the learned positions of their places.
+    /// Returns the rows that the tokens look up, with the learned positions of their places.
     fn look_up(&self, cx: &mut Cx<'_>, pos: Option<Param>, form: Lookup) -> Result<Var> {
         match &self.over {
             Some(v) => v.embedding(cx, self.rows, pos, form),

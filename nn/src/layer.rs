@@ -56,7 +56,7 @@ struct Cross {
     out: Lin,
 }
 
-/// What the MLP does between its products.
+/// The work of the MLP between its products.
 enum Between {
     Curve(Curve),
     Swiglu,
@@ -137,7 +137,7 @@ fn declare(
     }
 }
 
-/// What `make` declares, between the norms around it.
+/// Declares what `make` does, between the norms around it.
 fn normed<'a, 'u, T>(
     d: &mut Declare<'a, 'u>,
     width: u64,
@@ -457,7 +457,8 @@ fn own_head(cx: &mut Cx<'_>, x: Var, n: u64) -> Result<Var> {
     }
 }
 
-/// What the distances of `t` tokens have, of a line for the longest sequence along its last dim.
+/// Returns the part of a line for the longest sequence that the distances of `t` tokens have, along
+/// its last dim.
 fn middle(line: &Tensor, t: u64) -> Tensor {
     let dims = line.shape().dims();
     let all = line.shape().last().div_ceil(2);
@@ -478,7 +479,8 @@ impl Mlp {
 }
 
 impl Layer {
-    /// What attention adds, what it is added to, and what attention has seen.
+    /// Returns the result of attention, the stream that it is added to, and what attention has
+    /// seen.
     fn attend(&self, cx: &mut Cx<'_>, x: Var, bias: Option<Var>) -> Result<[Var; 3]> {
         let (norms, a) = &self.attention;
         let n = Normed::maybe(norms.before, cx, x)?;

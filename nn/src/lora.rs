@@ -9,7 +9,7 @@ use crate::{ModelSpec, declare};
 use crossweave_tensor::{Cx, Group, Init, Param, Result, Unit, UnitDecl, Var, linear_scaled};
 use fancy_regex::Regex;
 
-/// What is trained instead of the model.
+/// Adapters that are trained instead of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lora {
     /// Rank of the update.
@@ -20,11 +20,11 @@ pub struct Lora {
     pub dropout: f64,
     /// Rank-stabilised scale (Kalajdzievski 2023, arXiv 2312.03732).
     pub rslora: bool,
-    /// Which layers get one.
+    /// The layers that get one.
     pub targets: Targets,
 }
 
-/// Which linear layers are adapted, by PEFT's rules.
+/// The linear layers that are adapted, by PEFT's rules.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Targets {
     /// PEFT's own choice for the family.
@@ -37,12 +37,12 @@ pub enum Targets {
     Pattern(String),
 }
 
-/// Why targets cannot be adapted: one sentence, and what would do.
+/// The reason for which targets cannot be adapted, in one sentence, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoraError {
-    /// What is wrong.
+    /// The fault.
     pub what: String,
-    /// What to do.
+    /// The remedy.
     pub fix: String,
 }
 impl std::fmt::Display for LoraError {
@@ -59,7 +59,7 @@ pub struct Adapter {
     b: Param,
     scale: f64,
     dropout: f64,
-    /// How the layer beside it is cut.
+    /// The cut of the layer beside it.
     cut: Cut,
 }
 
@@ -174,7 +174,7 @@ impl Adapters {
 }
 
 impl Lora {
-    /// What the update is multiplied with.
+    /// Returns the factor of the update.
     pub fn scale(&self) -> f64 {
         let r = self.r as f64;
         self.alpha / if self.rslora { r.sqrt() } else { r }

@@ -5,7 +5,7 @@ use crate::parts::Curve;
 use crossweave_tensor::ops::pair;
 use crossweave_tensor::{Cx, Group, Init, Param, Result, Unit, Var};
 
-/// Where rows say which answer is right.
+/// The layers that answer, where rows say which answer is right.
 pub struct Answer {
     /// Weights and biases of both layers.
     layers: [[Param; 2]; 2],

@@ -227,7 +227,7 @@ impl<'a, 'u> Declare<'a, 'u> {
         self.linears.len() - 1
     }
 
-    /// How a layer is divided where the model is cut.
+    /// Returns the division of a layer where the model is cut.
     fn linear_split<'p>(&self, cut: Cut, parts: &'p [u64]) -> LinearSplit<'p> {
         match self.tp {
             1 => LinearSplit::default(),

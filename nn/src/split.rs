@@ -10,7 +10,7 @@ use crossweave_family::desc::Model;
 pub use crossweave_family::split::{SplitError, check, shares, vocabulary};
 use crossweave_tensor::{Axis, Cx, Param, Pieces, Result, Unit, Var, Vocabulary};
 
-/// Which dim of a linear layer is cut.
+/// The dim of a linear layer that is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cut {
     /// None: every rank has all of it.
@@ -30,7 +30,7 @@ impl Cut {
             Cut::Not | Cut::Rows => Ok(x),
         }
     }
-    /// What such a layer gives, on every rank.
+    /// Returns the result of such a layer, on every rank.
     pub fn reduce(self, cx: &mut Cx<'_>, y: Var) -> Result<Var> {
         match self {
             Cut::Rows => cx.reduce(y, Axis::Tp),
@@ -39,10 +39,10 @@ impl Cut {
     }
 }
 
-/// How a linear layer is divided over the ranks.
+/// The division of a linear layer over the ranks.
 #[derive(Clone, Copy, Default)]
 pub struct LinearSplit<'a> {
-    /// What is cut.
+    /// The dim that is cut.
     pub cut: Cut,
     /// The sizes of fused parts of its outputs, each of which is cut; empty: one.
     pub parts: &'a [u64],
@@ -65,7 +65,7 @@ impl LinearSplit<'_> {
     }
 }
 
-/// How the vocabulary of a model is cut over `tp` ranks; `None`: it is whole on each.
+/// Returns the cut of the vocabulary of a model over `tp` ranks; `None`: it is whole on each.
 pub(crate) fn rows(model: &Model, tp: u64) -> Option<Vocabulary> {
     vocabulary(model, tp).then(|| Vocabulary::new(Axis::Tp, model.vocab, tp))
 }

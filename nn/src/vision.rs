@@ -9,7 +9,7 @@ use crossweave_tensor::{
     Block, Builder, Cx, Flow, GradSink, Images, Init, Lookup, Param, Result, UnitDecl,
 };
 
-/// What goes into the layers.
+/// The block that makes the features of the patches, which go into the layers.
 struct Patches {
     /// The product over patches, the class token, positions.
     tables: [Param; 3],
@@ -66,7 +66,7 @@ pub fn declare(b: &mut Builder, m: &Model, v: &Vision, all: &mut Adapters) {
     });
 }
 
-/// What of a sample the tower reads.
+/// Returns the part of a sample that the tower reads.
 fn sample(v: &Vision) -> Images {
     Images {
         token: v.token as i32,
@@ -88,7 +88,7 @@ impl Block for Patches {
     }
 }
 
-/// What flows in flows out.
+/// The block that passes on what it is given.
 struct Passed;
 
 impl Block for Passed {
@@ -133,8 +133,8 @@ impl Block for Still {
     }
 }
 
-/// Where the first units of a model with a tower do not learn, none of their values waits for a backward. Call it when everything that does not
-/// learn is marked so.
+/// Makes the first units of a model with a tower, where they do not learn, leave nothing that waits
+/// for a backward. Call it when everything that does not learn is marked so.
 pub fn still(model: &Model, units: &mut Vec<UnitDecl>) {
     if model.vision.is_none() {
         return;

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Local};
 use std::fmt::Write;
 
-/// What `strftime` of Python and of `chrono` write alike, in the locale of C.
+/// The conversions that `strftime` of Python and of `chrono` write alike, in the locale of C.
 const ALIKE: &str = "aAbBhdemyYCHIklMSpPjUWwuVGgDFTRrntscxX%";
 /// The longest format.
 const MOST: usize = 1000;

@@ -119,7 +119,7 @@ impl ChatTemplate {
         Self::compile(self.path.clone(), &source, self.tokens.clone()).ok()
     }
 
-    /// Whether it says itself what the assistant writes.
+    /// Returns true if it says itself what the assistant writes.
     pub(crate) fn marks(&self) -> bool {
         self.template.marks()
     }
@@ -127,7 +127,7 @@ impl ChatTemplate {
     /// The text of a conversation and the bytes of it that `{% generation %}` blocks wrote; with `prompt` followed by the start of an answer.
     ///
     /// # Errors
-    /// What the template says, or which limit it meets, with its file and line.
+    /// A refusal of the template's, or a limit that it meets, with its file and line.
     pub(crate) fn render(
         &self,
         messages: &[Value],

@@ -72,7 +72,7 @@ impl Rows {
         }
     }
 
-    /// What a row looks like.
+    /// The shape of a row, as a person writes it.
     pub(crate) fn shape(self) -> &'static str {
         match self {
             Rows::Messages => {
@@ -107,6 +107,12 @@ impl Rows {
 pub(super) fn field(row: &Value, name: &str) -> Option<Value> {
     let value = row.get_attr(name).ok()?;
     (!value.is_none() && !value.is_undefined()).then_some(value)
+}
+
+/// The reason for which a field that is there has no value.
+pub(super) fn no_field(row: &Value, name: &str) -> Option<String> {
+    let why = no_value(&field(row, name)?)?;
+    Some(format!("field {name:?} is {why}"))
 }
 
 fn message(role: &str, content: Value) -> Value {

@@ -4,7 +4,7 @@ use serde::de::IgnoredAny;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// How a text that holds rows as JSON lays them out.
+/// The layout of a text that holds rows as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     /// An object a line.
@@ -185,7 +185,7 @@ pub(crate) fn members(text: &[u8]) -> Vec<Member> {
     out
 }
 
-/// Where the string that begins at `at` ends, or the text where it has no end.
+/// Returns the end of the string that begins at `at`, or that of the text where it has no end.
 fn string_end(text: &[u8], at: usize) -> usize {
     let mut end = at + 1;
     while let Some(byte) = text.get(end) {

@@ -40,7 +40,7 @@ pub(crate) fn text_of_row(row: &Row, column: Column<'_>, path: &Path) -> Result<
     })
 }
 
-/// What is to be said of a row that lacks the field and has those of an example.
+/// The remark about a row that lacks the field and has those of an example.
 fn other(row: &[u8], field: &str) -> String {
     let members = members(row);
     let has = |name: &str| members.iter().any(|m| m.is(row, name));
@@ -53,11 +53,11 @@ fn other(row: &[u8], field: &str) -> String {
 /// Picks one field out of an object, or out of an object within it, without building the rest.
 struct Field<'a> {
     column: Column<'a>,
-    /// What of its name is to be found here.
+    /// The rest of its name, to be found in this object.
     rest: &'a str,
 }
 
-/// What was found: nothing, null, or a text.
+/// The find: nothing, null, or a text.
 type Found = Option<Option<String>>;
 
 impl<'a> Field<'a> {

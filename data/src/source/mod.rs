@@ -28,7 +28,7 @@ use crossweave_files as files;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// How a file splits into documents.
+/// The form of a file: the way in which it splits into documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The whole file is one document.
@@ -75,11 +75,11 @@ impl FilesSource {
 /// A file of the corpus. The list's order is the documents' order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SourceFile {
-    /// Where it is.
+    /// Its path.
     pub(crate) path: PathBuf,
-    /// How it splits.
+    /// Its form.
     pub(crate) form: Form,
-    /// How its bytes are packed.
+    /// The packing of its bytes.
     pub(crate) packing: Packing,
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn total_bytes(all: &[SourceFile]) -> Result<u64> {
         .sum()
 }
 
-/// Why a file gives no next row, with its name and place.
+/// Says why a file gives no next row, with its name and place.
 pub(crate) fn row_error(e: RowError, file: &SourceFile, field: &str) -> DataError {
     match e {
         RowError::Read(e) => file.packing.broken(&file.path, e),

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// How a file of text is packed.
+/// The packing of a file of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
     /// Not at all.
@@ -25,7 +25,8 @@ impl Packing {
         self.unpack(file).map_err(|e| self.broken(path, e))
     }
 
-    /// How many bytes the file says that it holds, of one member or frame; gzip counts them modulo 2^32.
+    /// Returns the number of bytes that the file says that it holds, of one member or frame; gzip
+    /// counts them modulo 2^32.
     pub(crate) fn declared(self, path: &Path) -> Result<Option<u64>> {
         let read = |mut file: File, len: u64| -> io::Result<Option<u64>> {
             let mut end = [0; 18];
@@ -73,7 +74,8 @@ impl Packing {
     }
 }
 
-/// What all members of a gzip file hold. Zeros behind a member are skipped, as gzip(1) does: devices and archivers fill up with them.
+/// The contents of all members of a gzip file. Zeros behind a member are skipped, as gzip(1) does:
+/// devices and archivers fill up with them.
 struct Members<R>(Option<GzDecoder<R>>);
 
 impl<R: BufRead> Read for Members<R> {

@@ -23,7 +23,7 @@ impl Row {
     }
 }
 
-/// Why there is no next row.
+/// The reason for which there is no next row.
 #[derive(Debug)]
 pub(crate) enum RowError {
     /// The file cannot be read, or what is packed is damaged.
@@ -82,7 +82,7 @@ impl<R: BufRead> JsonRows<R> {
         }
     }
 
-    /// Whether nothing follows that can be read.
+    /// Returns true if nothing follows that can be read.
     pub(crate) fn at_end(&mut self) -> bool {
         self.peek().is_ok_and(|next| next.is_none())
     }

@@ -5,7 +5,7 @@ use crossweave_files as files;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// What `state.json` says, as far as it is read.
+/// The keys of `state.json` that are read.
 #[derive(Deserialize)]
 struct State {
     #[serde(rename = "_data_files")]
@@ -17,7 +17,7 @@ struct DataFile {
     filename: String,
 }
 
-/// What `dataset_dict.json` says.
+/// The content of `dataset_dict.json`.
 #[derive(Deserialize)]
 struct Splits {
     splits: Vec<String>,

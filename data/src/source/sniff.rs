@@ -52,8 +52,8 @@ const FORMATS: &[(&[u8], &str)] = &[
     (b"\xfe\xff", "UTF-16 text"),
 ];
 
-/// How the file at `path` is packed, and how it splits into documents: by its content, and where that does not tell, by what its name
-/// says, `by_name`. `field` is the one that rows have.
+/// Finds the packing and the form of the file at `path`: by its content, and where that does not
+/// show them, by what its name says, `by_name`. `field` is the one that rows have.
 pub(super) fn sniff(path: &Path, by_name: Form, field: &str) -> Result<(Packing, Form)> {
     let (file, _) = files::open(path).map_err(DataError::io("open", path))?;
     let head = first(file).map_err(DataError::io("read", path))?;
@@ -157,8 +157,8 @@ fn form(path: &Path, head: &[u8], by_name: Form, field: &str) -> Result<Form> {
     })
 }
 
-/// Why some stretch of a document is no text, with the byte at which the stretch starts: a file may begin as text and go on as
-/// something else. `before` bytes of it precede.
+/// Says why some stretch of a document is no text, with the byte at which the stretch starts: a
+/// file may begin as text and go on as something else. `before` bytes of it precede.
 pub(crate) fn unreadable_within(text: &[u8], before: u64) -> Option<String> {
     let starts = (0..text.len()).step_by(HEAD);
     // The last stretch is as long as the others, since of a few bytes nothing can be said.
@@ -172,8 +172,8 @@ pub(crate) fn unreadable_within(text: &[u8], before: u64) -> Option<String> {
     })
 }
 
-/// Why these bytes are no text, whatever they begin with. Some bytes that are not UTF-8 are accepted, as documents of old encodings
-/// have them.
+/// Says why these bytes are no text, whatever they begin with. Some bytes that are not UTF-8 are
+/// accepted, as documents of old encodings have them.
 fn unreadable(head: &[u8]) -> Option<String> {
     let percent = |n: usize| 100.0 * n as f64 / head.len() as f64;
     let nul = percent(head.iter().filter(|b| **b == 0).count());

@@ -195,7 +195,7 @@ pub(super) fn texts_of<'a>(
     Some(Box::new(move |i| utf8(c.value(i))))
 }
 
-/// What a column of a Parquet file holds.
+/// Names the contents of a column of a Parquet file.
 fn kind_of(column: &Type) -> &'static str {
     if !column.is_primitive() {
         return match column.get_basic_info().converted_type() {
@@ -247,7 +247,7 @@ fn no_column(path: &Path, field: &str, names: Vec<String>) -> DataError {
     }
 }
 
-/// What is to be said of rows of which the field of text is missing, where they have the fields of examples.
+/// The remark about rows of which the field of text is missing, where they have the fields of examples.
 pub(super) fn said_of_examples(has: impl Fn(&str) -> bool) -> String {
     Rows::recognised(has).map_or(String::new(), |rows| {
         format!(

@@ -13,13 +13,13 @@ pub struct Model {
     pub positions: u64,
     /// Width of the residual stream.
     pub width: u64,
-    /// What the names of a base model's file lack: `transformer.`, `model.`.
+    /// The beginning that the names of a base model's file lack: `transformer.`, `model.`.
     pub base: &'static str,
     /// The layers.
     pub stack: Stack,
-    /// Where they are an encoder: what reads what they give.
+    /// The decoder that reads what they give, where they are an encoder.
     pub decoder: Option<Decoder>,
-    /// What follows them.
+    /// The head that follows them.
     pub head: Head,
     /// A tower over images, whose features stand at the places of a token.
     pub vision: Option<Vision>,
@@ -32,7 +32,7 @@ pub struct Model {
 pub struct Vision {
     /// Its width, its layers and their names; its embedding and head say nothing.
     pub tower: Box<Model>,
-    /// What the names of its parameters before the layers begin with.
+    /// The beginning of the names of its parameters before the layers.
     pub prefix: &'static str,
     /// The product over patches, the class token and the positions, which have a row for that too.
     pub tables: [&'static str; 3],
@@ -87,7 +87,7 @@ pub struct Init {
 pub struct Stack {
     /// The embedding.
     pub embed: Embed,
-    /// What the names of its layers begin with; layer 3 of `model.layers` is `model.layers.3`.
+    /// The beginning of the names of its layers; layer 3 of `model.layers` is `model.layers.3`.
     pub prefix: &'static str,
     /// The layers.
     pub layers: Vec<Layer>,
@@ -104,7 +104,7 @@ pub struct Decoder {
     pub norm: Norm,
     /// Dropout of what it gives.
     pub dropout: f64,
-    /// What the names of the layers begin with.
+    /// The beginning of the names of the layers.
     pub prefix: &'static str,
     /// The layers.
     pub layers: Vec<Layer>,
@@ -113,7 +113,7 @@ pub struct Decoder {
 /// Token embedding.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Embed {
-    /// What the names below begin with.
+    /// The beginning of the names below.
     pub prefix: &'static str,
     /// Its table.
     pub table: &'static str,
@@ -160,13 +160,13 @@ pub struct Learned {
 pub struct Norm {
     /// Name of the module.
     pub name: &'static str,
-    /// Which.
+    /// The kind of normalisation.
     pub kind: NormKind,
     /// Added to the variance, or to the mean square.
     pub eps: f64,
 }
 
-/// Which normalisation.
+/// The kinds of normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
     /// Layer norm with a bias.
@@ -190,7 +190,7 @@ pub struct Linear {
     pub bias: bool,
 }
 
-/// How queries, keys and values are made.
+/// The ways in which queries, keys and values are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qkv {
     /// Three layers.
@@ -211,11 +211,11 @@ impl Default for Qkv {
 pub struct QkNorm {
     /// The norm of queries, and that of keys.
     pub norms: [Norm; 2],
-    /// What they span.
+    /// The elements that they span.
     pub over: Over,
 }
 
-/// What a norm of queries or keys spans, and which scales it has.
+/// The elements that a norm of queries or keys spans, and its scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// All heads together.
@@ -228,7 +228,7 @@ pub enum Over {
     Apart,
 }
 
-/// Where a token stands, as attention sees it.
+/// The place of a token, as attention sees it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Positions {
     /// Not at all (the embedding knows).
@@ -317,7 +317,7 @@ pub enum Act {
     Gelu10,
 }
 
-/// What the MLP does before its activation.
+/// The ways in which the MLP goes up to its activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Up {
     /// One layer.
@@ -352,7 +352,7 @@ pub struct Around {
     pub sum: Option<Norm>,
 }
 
-/// How attention and MLP lie to each other.
+/// The order of attention and MLP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// The MLP sees what attention has added.
@@ -373,9 +373,10 @@ pub struct Layer {
     pub cross: Option<(Around, Cross)>,
     /// The MLP and the norms around it.
     pub mlp: (Around, Mlp),
-    /// How they lie.
+    /// The order of attention and MLP.
     pub order: Order,
-    /// What is added to is the result of the norm before, not what it was made of (BLOOM's `apply_residual_connection_post_layernorm`).
+    /// True if the residual branches add to the result of the norm before, not to what it was made
+    /// of (BLOOM's `apply_residual_connection_post_layernorm`).
     pub residual_of_norm: bool,
     /// Weights are `[in, out]` (GPT-2's Conv1D).
     pub conv1d: bool,
@@ -412,7 +413,8 @@ pub struct Head {
     pub pair: Option<Pair>,
 }
 
-/// Whether the second text of a row follows the first, by what the first token becomes.
+/// The answer to the question if the second text of a row follows the first, by what the first
+/// token becomes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
     /// The pooler and the layer to the two answers, by their whole names; both have biases.
@@ -423,7 +425,7 @@ pub struct Pair {
     pub labelled: bool,
 }
 
-/// What stands between the last layer and that to the vocabulary.
+/// The layers between the last block and the product with the vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Before {
     /// The layer, by its whole name.

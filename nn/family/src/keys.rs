@@ -11,11 +11,11 @@ use serde_json::{Map, Value};
 pub struct Key {
     /// Its name in `config.json`.
     pub name: &'static str,
-    /// What value it takes.
+    /// The kind of its value.
     pub kind: Kind,
-    /// What `transformers` takes where it is absent, as JSON; "" = nothing.
+    /// The value that `transformers` takes where it is absent, as JSON; "" = nothing.
     pub default: &'static str,
-    /// What a new model takes.
+    /// The value of a new model.
     pub fresh: Fresh,
     /// A null that is written out means that there is none, not the default.
     pub nullable: bool,
@@ -23,7 +23,7 @@ pub struct Key {
     pub doc: &'static str,
 }
 
-/// What value a key takes.
+/// The kinds of values that a key may take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// A whole number from 1 to this.
@@ -64,10 +64,10 @@ pub enum Kind {
     Only(&'static str),
 }
 
-/// What a new model takes for a key.
+/// The value that a new model takes for a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fresh {
-    /// What `transformers` takes.
+    /// The one that `transformers` takes.
     Same,
     /// This JSON; "" = nothing.
     Other(&'static str),
@@ -75,11 +75,11 @@ pub enum Fresh {
     Required,
     /// It is not asked: another key says it.
     Unasked,
-    /// What follows from the other keys, where it is not given.
+    /// The one that follows from the other keys, where it is not given.
     Derived(Derive),
 }
 
-/// What follows from the other keys.
+/// The rules by which a value follows from the other keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Derive {
     /// Key and value heads.
@@ -152,7 +152,7 @@ pub const fn feed_forward(name: &'static str, default: &'static str) -> Key {
     let doc = "activation of the MLP, with gated- before it where it is gated (gated-gelu is gated-gelu_new)";
     key(name, Kind::FeedForward, default, doc)
 }
-/// Whether the head is the embedding.
+/// The key that says if the head is the embedding.
 pub const fn tied(default: &'static str) -> Key {
     let doc = "the head is the embedding transposed";
     key("tie_word_embeddings", Kind::Flag, default, doc)
@@ -263,12 +263,12 @@ impl Key {
     }
 }
 
-/// Why a `config.json` cannot be used: key, what it holds, what would do.
+/// The reason for which a `config.json` cannot be used: the key, its value, the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// Key in `config.json`.
     pub key: String,
-    /// What is wrong and what to do.
+    /// The fault and the remedy.
     pub what: String,
 }
 impl std::fmt::Display for ConfigError {
@@ -305,7 +305,7 @@ pub const ACTIVATIONS: &[(&str, Act)] = &[
     ("gelu_10", Act::Gelu10),
 ];
 
-/// Whether an MLP of T5's words is gated, and its activation.
+/// Returns true if an MLP of T5's words is gated, and its activation.
 pub(crate) fn gated(text: &str) -> Option<(bool, Act)> {
     let inner = text.strip_prefix("gated-");
     let named = match inner {
@@ -402,7 +402,7 @@ impl Config {
             None => bad(name, "missing"),
         }
     }
-    /// What norms add: of the key that the family has for it.
+    /// Returns the number that norms add: of the key that the family has for it.
     ///
     /// # Errors
     /// Absent.
@@ -436,7 +436,7 @@ impl Config {
             None => bad(name, "missing"),
         }
     }
-    /// Whether the MLP is gated, and its activation.
+    /// Returns true if the MLP is gated, and its activation.
     ///
     /// # Errors
     /// Absent.
@@ -468,7 +468,7 @@ impl Config {
             ),
         }
     }
-    /// What a list of bits says of layer `l`; `None` where it is not given.
+    /// Returns the bit of layer `l` in a list of bits; `None` where it is not given.
     ///
     /// # Errors
     /// A list that is shorter than the layers.

@@ -104,7 +104,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What these values give, and nothing else.
+    /// Makes a config of these values, and nothing else.
     fn of_values(family: &'static Family, map: Map<String, Value>) -> Config {
         let given = family.keys().map(|k| k.name);
         let given = given.filter(|k| map.contains_key(*k)).collect();
@@ -184,8 +184,9 @@ fn without_parameters(
     scaled(out, Value::Object(p))
 }
 
-/// Where `longrope` begins to take its other list, 4.x reads beside `rope_scaling`, else from the longest sequence; 5.x reads it within. What
-/// they would read differently is refused.
+/// Reads the length at which `longrope` begins to take its other list: 4.x reads it beside
+/// `rope_scaling`, else from the longest sequence; 5.x reads it within. What they would read
+/// differently is refused.
 fn one_original(
     family: &Family,
     out: Map<String, Value>,

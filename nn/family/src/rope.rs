@@ -30,7 +30,7 @@ pub struct Growth {
     pub original: f64,
 }
 
-/// How positions beyond the original length are handled.
+/// The treatment of positions beyond the original length.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[allow(missing_docs)]
 pub enum Scaling {
@@ -140,7 +140,7 @@ impl Rotary {
         }
     }
 
-    /// What `cos` and `sin` are multiplied by.
+    /// Returns the factor of `cos` and `sin`.
     fn attention(&self) -> f64 {
         match self.scaling {
             Scaling::Yarn { attention, .. } | Scaling::LongRope { attention, .. } => attention,
@@ -226,7 +226,8 @@ pub fn rotary(c: &Config, dim: u64) -> Result<Rotary, ConfigError> {
     })
 }
 
-/// What Hunyuan stretches the base by, whatever the length of a sequence; its files call it `dynamic`.
+/// Reads the factor by which Hunyuan stretches the base, whatever the length of a sequence; its
+/// files call it `dynamic`.
 fn alpha(c: &Config, o: &Object<'_>) -> Result<Option<f64>, ConfigError> {
     if c.family.name != "hunyuan_v1_dense" {
         return Ok(None);
@@ -238,7 +239,7 @@ fn alpha(c: &Config, o: &Object<'_>) -> Result<Option<f64>, ConfigError> {
     }
 }
 
-/// How queries of Ministral 3 grow.
+/// Reads the growth of the queries of Ministral 3.
 fn grows(c: &Config, o: &Object<'_>) -> Result<Option<Growth>, ConfigError> {
     if c.family.name != "ministral3" {
         return Ok(None);

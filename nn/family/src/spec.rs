@@ -221,7 +221,8 @@ impl ModelSpec {
         )
     }
 
-    /// What is to be said of keys that the class of `transformers` does not read; `None` where there are none.
+    /// Returns a warning about keys that the class of `transformers` does not read; `None` where
+    /// there are none.
     pub fn warning(&self) -> Option<String> {
         warning(&self.config)
     }
@@ -262,7 +263,7 @@ impl ModelSpec {
 }
 
 impl Config {
-    /// What a `config.json` says of these keys.
+    /// Returns these keys as a `config.json` has them.
     pub(crate) fn hf(&self) -> Map<String, Value> {
         let family = self.family;
         let mut out = Map::new();

@@ -3,12 +3,12 @@
 
 use crate::desc::{Attention, Layer, Model, Over, Qkv};
 
-/// Why a model is not cut over so many ranks: one sentence, and what would do.
+/// The reason for which a model is not cut over so many ranks, in one sentence, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitError {
-    /// What is wrong.
+    /// The fault.
     pub what: String,
-    /// What to do.
+    /// The remedy.
     pub fix: String,
 }
 
@@ -85,7 +85,7 @@ pub fn vocabulary(model: &Model, tp: u64) -> bool {
     tp > 1 && each * (tp - 1) < model.vocab && model.vocab <= 1 << 24
 }
 
-/// What is divided of a layer.
+/// Returns the sizes of a layer that are divided.
 fn sizes(l: &Layer, tp: u64) -> Vec<(&'static str, u64)> {
     let a = &l.attention.1;
     let mut all = vec![("query heads", a.heads)];

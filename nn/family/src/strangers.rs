@@ -35,7 +35,7 @@ const DIFFERS: [(&str, &str, &str); 2] = [
 /// Families whose class in 5.x reads `rope_parameters` by kind of layer only, and passes over settings that stand there by themselves.
 const BY_KIND: [&str; 2] = ["gemma3_text", "olmo3"];
 
-/// What some kind of rotary scaling reads.
+/// The members that some kind of rotary scaling reads.
 const MEMBERS: [&str; 17] = [
     "rope_type",
     "type",
@@ -62,7 +62,7 @@ fn row(family: &Family) -> (&'static str, &'static str) {
     found.map_or(("", ""), |r| (r.1, r.2))
 }
 
-/// Whether the class of the family reads the key, and what it is where it is absent.
+/// Returns the default of the key where the class of the family reads it; `None` where it does not.
 fn read(family: &Family, name: &str) -> Option<Option<Value>> {
     row(family).1.split(' ').find_map(|entry| {
         let (key, default) = entry.split_once('=').unwrap_or((entry, ""));
@@ -106,7 +106,7 @@ pub(crate) fn rewrite(family: &Family, map: &mut Map<String, Value>) {
     }
 }
 
-/// Whether a key that the family has no row for is worth a warning.
+/// Returns true if a key that the family has no row for is worth a warning.
 ///
 /// # Errors
 /// A key that the class reads, at a value that is not the one it has where it is absent; a key of another family that says that the model
@@ -155,7 +155,7 @@ pub(crate) fn unknown<T>(family: &Family, name: &str, value: &Value) -> Result<T
     )
 }
 
-/// Which families have the key.
+/// Names the families that have the key.
 fn owners(name: &str) -> String {
     let all: Vec<&str> = families()
         .filter(|f| f.key(name).is_some())
@@ -417,7 +417,7 @@ fn activation(value: &Value) -> Option<&str> {
     })
 }
 
-/// What a warning says of keys that the class does not read; none of none.
+/// Returns a warning about keys that the class does not read; none about none.
 pub(crate) fn warning(config: &Config) -> Option<String> {
     const SHOWN: usize = 12;
     let all = &config.unread;

@@ -5,6 +5,7 @@ mod clocks;
 mod deps;
 mod docs;
 pub mod equal;
+mod fragments;
 mod places;
 mod ranks;
 mod shape;
@@ -261,6 +262,12 @@ pub const RULES: &[Rule] = &[
         says: "a file, function or test that is named is in the tree",
         place: docs::documents_and_heads,
         find: docs::named_tests,
+    },
+    Rule {
+        name: "comments say something",
+        says: "a doc comment begins with a noun or a verb, not as a question without its verb",
+        place: fragments::described,
+        find: fragments::fragments,
     },
     Rule {
         name: "words of the field",

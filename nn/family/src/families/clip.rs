@@ -57,7 +57,7 @@ fn parameters(layer: &Layer, width: u64) -> Vec<(String, Vec<u64>)> {
     out
 }
 
-/// What the names of a tower in a larger model begin with.
+/// The beginning of the names of a tower in a larger model.
 pub const PREFIX: &str = "vision_tower.vision_model";
 
 /// A norm of the whole tower.

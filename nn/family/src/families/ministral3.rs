@@ -6,7 +6,7 @@ use super::sizes::{Defaults, preset, sizes};
 use crate::keys::*;
 use crate::{Family, ROLES, Tensors, keys_only};
 
-/// What the class takes where a file says nothing of positions.
+/// The scaling that the class takes where a file says nothing of positions.
 const YARN: &str = r#"{"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16384, "beta_fast": 32.0,
     "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1}"#;
 

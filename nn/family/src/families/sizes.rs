@@ -3,7 +3,7 @@
 use crate::Dims;
 use crate::keys::*;
 
-/// What `transformers` takes for the keys of [`sizes`] where they are absent.
+/// The values that `transformers` takes for the keys of [`sizes`] where they are absent.
 pub struct Defaults {
     pub vocab: &'static str,
     pub hidden: &'static str,
@@ -18,7 +18,7 @@ pub struct Defaults {
     pub pad: &'static str,
 }
 
-/// What Llama and its descendants have.
+/// The sizes of Llama and its descendants.
 pub const fn sizes(d: Defaults) -> [Key; 13] {
     sizes_by("rms_norm_eps", d)
 }
@@ -63,7 +63,8 @@ pub const fn without_dropout(keys: [Key; 13]) -> [Key; 12] {
     out
 }
 
-/// What [`sizes_by`] needs beside dimensions, for a family whose norms have another name.
+/// Returns the keys that [`sizes_by`] needs beside dimensions, for a family whose norms have
+/// another name.
 pub fn preset_heads(d: &Dims) -> Vec<(&'static str, String)> {
     let mut all = preset(d);
     all.retain(|(name, _)| *name != "rms_norm_eps");
@@ -79,7 +80,8 @@ pub fn preset(d: &Dims) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Where the last of so many buckets of distances begins, and their number: half of those to one side are for one distance each.
+/// Returns the distance at which the last of so many buckets begins, and their number: half of
+/// those to one side are for one distance each.
 pub fn buckets(c: &Config, far: &str, rows: &str) -> Result<[u64; 2], ConfigError> {
     let (last, n) = (c.int(far)?, c.int(rows)?);
     match () {
