@@ -84,7 +84,7 @@ const TEN_BILLION: &str = r#"{
            "num_attention_heads": 32, "max_position_embeddings": 1024, "recompute": "full"},
  "data": {"train": "corpus/*.txt", "seq_len": 1024}, "run": {"steps": 2}, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW"},
  "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
- "zero_optimization": {"stage": 2, "reduce_bucket_size": 10000000, "offload_optimizer": {"device": "cpu"}}
+ "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 }"#;
 
 /// The host adds up what each micro-batch makes: on one rank as on two the bits of slices on the device, which one rank can be asked for too.

@@ -122,7 +122,11 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     }
     p = p
         .with(Bucket {
-            bytes: spec.bucket_bytes,
+            // A rank alone sends nothing that larger pieces would make cheaper: a unit leaves when it is made.
+            bytes: match spec.sums_on_the_host() && spec.data_ranks() == 1 {
+                true => 0,
+                false => spec.bucket_bytes,
+            },
         })
         .with(Ties)
         .with(Updates {
