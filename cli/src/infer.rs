@@ -6,7 +6,7 @@ use crate::model::Source;
 use crate::start::start;
 use crate::train_error::{Result, TrainError};
 use crossweave_data::Tokenizer;
-use crossweave_engine::{Trainer, dry_run};
+use crossweave_engine::{Devices, Links, Trainer, Units, dry_run, prepare};
 use crossweave_hal::{Bootstrap, DType, HostServices, Plugin};
 use crossweave_nn::Predicts;
 use std::time::Duration;
@@ -39,12 +39,15 @@ pub fn open(
     seq: u64,
 ) -> Result<Trainer> {
     let null = open_linked("null", host)?.open(0)?;
-    let units = source.units();
-    let dry = dry_run(&null, &units, compute, batch, seq)?;
     let family = source.spec.family();
     let labelled = family.predicts() != Predicts::Next || family.sees();
     let spec = alone(compute, (batch, seq), labelled);
-    let mut trainer = Trainer::new(&open_device(plugin, 0)?, units, spec, &dry, &Alone)?;
+    let units = Units::new(source.units(), &spec.place, &spec.optim)
+        .map_err(crossweave_engine::Error::from)?;
+    let dry = dry_run(&null, &units, compute, batch, seq)?;
+    let device = open_device(plugin, 0)?;
+    let lowered = prepare(&device, &spec, &units, &dry)?;
+    let mut trainer = Trainer::new(Devices::one(&device), lowered, units, Links::new(&Alone))?;
     start(source, &mut trainer)?;
     Ok(trainer)
 }

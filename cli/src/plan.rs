@@ -5,7 +5,7 @@ use crate::backend::{host, open_linked};
 use crate::job::spec::compute_type;
 use crate::job::{Division, Job, Shares, spec};
 use crate::model::Source;
-use crate::rehearse::{self, Nobody};
+use crate::rehearse;
 use crate::say::say;
 use crate::surroundings::Surroundings;
 use crate::train::with_offload;
@@ -15,7 +15,7 @@ use crate::{
     verdict,
 };
 use crossweave_config::Config;
-use crossweave_engine::{DryRun, RankSpec, Trainer, dry_run};
+use crossweave_engine::{Dry, RankSpec, Trainer, dry_run, rehearsal};
 use crossweave_hal::{CheckerState, Plugin};
 use crossweave_mesh::{Axis, Place};
 use crossweave_plan::{Facts, Peak, Plan};
@@ -53,28 +53,28 @@ fn vocabulary(source: &Source, units: &[UnitDecl], tp: u32) -> serde_json::Value
     rows.unwrap_or_default()
 }
 
-fn say_units(dry: &DryRun) {
+fn say_units(dry: &Dry) {
     for (u, unit) in dry.units.iter().enumerate() {
         say!("  {u:>3} {}: {} parameters", unit.name, unit.params);
     }
 }
 
 /// The trainer of a rank on the null device, which keeps off the device what the config says, or nothing but kept inputs.
-fn begin(plugin: &Plugin, job: &Job, dry: &DryRun, rank: RankSpec, away: bool) -> Result<Trainer> {
+fn begin(plugin: &Plugin, job: &Job, dry: &Dry, rank: RankSpec, away: bool) -> Result<Trainer> {
     // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run; and a board of its own, so
     // that no stage is missed by another.
     let null = plugin.with_checker(&CheckerState::default()).open(0)?;
-    let mut rank = with_offload(rank, &job.resolved, &null, true);
+    let mut rank = with_offload(rank, &job.resolved);
     if !away && let Some(offload) = &mut rank.offload {
         (offload.optimizer, offload.params) = (None, false);
         rank.offload.take_if(|o| !o.activations);
     }
     let units = job.units(&rank.place)?;
-    Ok(Trainer::new(&null, units, rank, dry, &Nobody)?)
+    Ok(rehearsal(&null, units, &rank, dry)?)
 }
 
 /// The sizes of a job's units on the rank at a place, and how its ranks divide the work.
-fn divided(plugin: &Plugin, job: &Job, place: &Place) -> Result<(DryRun, Division)> {
+fn divided(plugin: &Plugin, job: &Job, place: &Place) -> Result<(Dry, Division)> {
     let units = job.units(place)?;
     let (compute, micro) = (compute_type(job.resolved.dtype), job.resolved.batch.micro);
     let dry = dry_run(&plugin.open(0)?, &units, compute, micro, job.seq_len)?;

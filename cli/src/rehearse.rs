@@ -7,20 +7,6 @@ use crate::surroundings::Caches;
 use crate::{objective, source, teacher};
 use crossweave_config::{Config, Data, Given, Model};
 use crossweave_data::Tokenizer;
-use crossweave_hal::Bootstrap;
-use std::time::Duration;
-
-/// The null device meets nobody: any id will do.
-pub struct Nobody;
-
-impl Bootstrap for Nobody {
-    fn set(&self, _: &str, _: &[u8]) -> crossweave_hal::Result<()> {
-        Ok(())
-    }
-    fn get(&self, _: &str, _: Duration) -> crossweave_hal::Result<Vec<u8>> {
-        Ok(vec![0; 8])
-    }
-}
 
 /// The job of a config on `ranks` ranks, as far as its steps depend on it.
 ///

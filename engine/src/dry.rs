@@ -6,55 +6,13 @@ use crossweave_hal::{DType, Device, NoDecompose, Tag};
 use crossweave_mesh::AxisSet;
 use crossweave_plan::{Facts, Plan, Said, UnitFacts, UnitTalk};
 use crossweave_planner::optimizers::ParamGroups;
-use crossweave_planner::{FlowShape, RankSpec};
+use crossweave_planner::{Dry, Lowered, RankSpec, Units, numel};
 use crossweave_tensor::{
-    Batch, Cx, Env, Flow, GradSink, Group, Keep, KernelCache, NoGroups, RngKey, Run, Split, Tensor,
-    Ty, UnitDecl, spmd,
+    Batch, Cx, Env, Flow, GradSink, Keep, KernelCache, NoGroups, RngKey, Run, Split, Tensor, Ty,
+    UnitDecl, spmd,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-
-/// What a dry run found.
-#[derive(Clone, Debug)]
-pub struct DryRun {
-    /// Sizes of each unit, for one micro-batch.
-    pub units: Vec<UnitFacts>,
-    /// Parameters of the model (tied ones once), of which a rank may hold a part.
-    pub params: u64,
-    /// Batch and sequence length it was made for.
-    pub shape: (u64, u64),
-    /// What flows out of each unit, for one micro-batch.
-    pub(crate) flows: Vec<FlowShape>,
-    /// For each unit, which of its parameters (its own, then those it borrows) its backward writes gradients of.
-    pub(crate) writes: Vec<Vec<bool>>,
-}
-
-/// Elements of a unit's parameters, and of these the base that adapters sit on.
-fn numel(unit: &UnitDecl) -> (u64, u64) {
-    let sum = |base: bool| {
-        let of = unit.params.iter();
-        let of = of.filter(|p| !base || p.group == Group::Base);
-        of.map(|p| p.held.part.numel()).sum()
-    };
-    (sum(false), sum(true))
-}
-
-/// Refuses a dry run of other boxes than the rank holds: what is planned from it would not be what is run.
-///
-/// # Errors
-/// The first unit of another size.
-pub(crate) fn of_the_same(dry: &DryRun, units: &[UnitDecl]) -> Result<()> {
-    for (facts, unit) in dry.units.iter().zip(units) {
-        let held = numel(unit).0;
-        if facts.params != held {
-            return Err(Error::Invalid(format!(
-                "{}: the rank holds {held} elements of its parameters and the dry run was of {}; fix: call place_on before dry_run",
-                unit.name, facts.params
-            )));
-        }
-    }
-    Ok(())
-}
 
 /// Over which axes ranks share a unit's parameters, where these are not the data-parallel ones; how many they are the planner says.
 fn owners(unit: &UnitDecl) -> Option<(AxisSet, u32)> {
@@ -92,7 +50,7 @@ pub fn dry_run(
     compute: DType,
     batch: u64,
     seq: u64,
-) -> Result<DryRun> {
+) -> Result<Dry> {
     let fail = |at: &str, e: crossweave_tensor::Error| Error::Run {
         rank: 0,
         step: 0,
@@ -196,7 +154,7 @@ pub fn dry_run(
     }
     let declared = units.iter().flat_map(|u| &u.params);
     let params = declared.map(|p| p.shape.numel()).sum();
-    Ok(DryRun {
+    Ok(Dry {
         units: facts,
         params,
         shape: (batch, seq),
@@ -299,12 +257,9 @@ pub fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
     Ok(crossweave_planner::assign(units, groups)?)
 }
 
-/// Plans a rank's step and holds it against every law, the device's memory included: what does not fit is refused before anything is
-/// allocated, with the step of the plan it falls on.
-///
-/// # Errors
-/// A broken law, or more bytes than the device has. Ranks that share a host's memory (threads of one process) get an equal part each.
-pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan, Facts)> {
+/// Bytes of a device that a rank may take, where the device says how many it has. Ranks that share a host's memory (threads of one process)
+/// get an equal part each.
+fn memory(device: &Device, spec: &RankSpec) -> Result<Option<u64>> {
     let info = device.info().map_err(|e| Error::Run {
         rank: spec.place.job_rank(),
         step: 0,
@@ -314,6 +269,24 @@ pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan,
     let shared = info.caps & crossweave_hal::abi::CAP_HOST_PROGRESS != 0;
     let ranks = u64::from(spec.place.size(AxisSet::WORLD));
     let part = info.mem_total / if shared { ranks } else { 1 };
-    let memory = (part > 0).then_some(part);
+    Ok((part > 0).then_some(part))
+}
+
+/// Plans a rank's step and holds it against every law, the device's memory included: what does not fit is refused before anything is
+/// allocated, with the step of the plan it falls on.
+///
+/// # Errors
+/// A broken law, or more bytes than the device has.
+pub fn plan_for(device: &Device, spec: &RankSpec, dry: &Dry) -> Result<(Plan, Facts)> {
+    let memory = memory(device, spec)?;
     Ok(crossweave_planner::plan_for(memory, spec, &dry.units)?)
+}
+
+/// Prepares a rank for the memory of a device ([`crossweave_planner::prepare`]).
+///
+/// # Errors
+/// What the planner refuses.
+pub fn prepare(device: &Device, spec: &RankSpec, units: &Units, dry: &Dry) -> Result<Lowered> {
+    let memory = memory(device, spec)?;
+    Ok(crossweave_planner::prepare(spec, units, dry, memory)?)
 }

@@ -11,6 +11,7 @@
 
 mod blocks;
 mod caches;
+mod devices;
 mod dry;
 mod error;
 mod graphs;
@@ -32,9 +33,9 @@ mod whole;
 /// Where a rank stands.
 pub use crossweave_mesh::{Axis, Place, Topology};
 pub use crossweave_planner::{
-    AtFloor, Documents, Faults, HostDevice, LossScaler, OffloadDevice, OffloadSpec,
-    OptimizerOffload, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients,
-    ScaleRule, ScalerState, ZeroSpec, ZeroStage, optimizers, side_programs,
+    AtFloor, Documents, Dry, LossScaler, Lowered, OffloadDevice, OffloadSpec, OptimizerOffload,
+    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, ScaleRule,
+    ScalerState, Units, ZeroSpec, ZeroStage, optimizers, side_programs,
 };
 pub use crossweave_program::StateKind;
 pub use crossweave_state::{Shard, ShardPart, Snapshot};
@@ -42,10 +43,11 @@ pub use crossweave_store::{
     Counters as FileCounters, EngineKind as FileEngine, Layer as FaultLayer,
     Settings as FileSettings, Verdict,
 };
-pub use dry::{DryRun, assign, dry_run, plan_for};
+pub use devices::{Devices, Files, Links};
+pub use dry::{assign, dry_run, plan_for, prepare};
 pub use error::{Error, Result};
 pub use graphs::GraphCounts;
 pub use groups::MeshGroups;
 pub use ledger::RankLedger;
 pub use trace::Trace;
-pub use trainer::{MicroBatch, Prediction, StepMetrics, Trainer, predict, rehearse};
+pub use trainer::{MicroBatch, Prediction, StepMetrics, Trainer, predict, rehearsal, rehearse};

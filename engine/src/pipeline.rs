@@ -4,7 +4,7 @@
 use crossweave_hal::{CommTag, Device};
 use crossweave_mesh::Mesh;
 use crossweave_plan::PipelineStage;
-use crossweave_planner::{FlowShape, Lowered, RankSpec};
+use crossweave_planner::{FlowShape, Lowered};
 use crossweave_state::Peers;
 use crossweave_tensor::{Result, Tensor};
 use std::cell::RefCell;
@@ -23,19 +23,17 @@ pub(crate) struct Pipe {
 impl Pipe {
     pub fn new(
         device: &Device,
-        spec: &RankSpec,
         lowered: &Lowered,
-        flows: &[FlowShape],
         mesh: &Mesh,
     ) -> crossweave_hal::Result<Option<Pipe>> {
-        let (Some(p), Some(peers)) = (&spec.pipeline, &lowered.groups.peers) else {
+        let (Some(p), Some(peers)) = (&lowered.spec.pipeline, &lowered.groups.peers) else {
             return Ok(None);
         };
         let stream = device.stream("peer", 1)?;
         let group = mesh.group_ref(peers)?;
         Ok(Some(Pipe {
-            peers: Peers::new(stream, group, p.stages.clone(), spec.stage()),
-            flows: flows.to_vec(),
+            peers: Peers::new(stream, group, p.stages.clone(), lowered.spec.stage()),
+            flows: lowered.flows.clone(),
         }))
     }
 

@@ -15,12 +15,6 @@ pub(crate) fn check(device: &Device, spec: &RankSpec) -> Result<()> {
     if !spec.quantizes() {
         return Ok(());
     }
-    if spec.compute.bits() != 16 {
-        return Err(Error::Invalid(format!(
-            "{KEY}: parameters are computed with in {}, and only 16-bit ones are gathered in 8 bits; fix: enable bf16 or fp16, or remove {KEY}",
-            spec.compute.name()
-        )));
-    }
     for (to, from) in [(DType::F8E4M3, DType::F32), (spec.compute, DType::F8E4M3)] {
         let shape = [QUANTIZED_BLOCK];
         let operands = [

@@ -6,8 +6,7 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    Error, MicroBatch, Precision, RankSpec, Recompute, StateKind, Trainer, ZeroSpec, ZeroStage,
-    dry_run,
+    Error, MicroBatch, Precision, RankSpec, Recompute, StateKind, ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::DType;
 use std::collections::BTreeMap;
@@ -42,7 +41,7 @@ fn gradients(w: &World, accum: DType, which: &[i32]) -> BTreeMap<String, Vec<f32
     let null = w.null.open(0).unwrap();
     let dry = dry_run(&null, &all, s.compute, s.batch, s.seq_len).unwrap();
     let device = w.cpu.open(0).unwrap();
-    let mut t = Trainer::new(&device, all, s, &dry, &Nobody).unwrap();
+    let mut t = w.rank(&device, all, &s, &dry, &Nobody).unwrap();
     t.init().unwrap();
     let data: Vec<_> = which.iter().map(|k| ids(*k)).collect();
     let batches: Vec<MicroBatch<'_>> = data
@@ -152,7 +151,7 @@ fn a_type_that_cannot_hold_is_refused() {
             ..spec(1, 1)
         };
         let dry = dry_run(&null, &all, compute, s.batch, s.seq_len).unwrap();
-        match Trainer::new(&null, all, s, &dry, &Nobody) {
+        match w.rank(&null, all, &s, &dry, &Nobody) {
             Err(Error::Invalid(what)) => assert!(what.contains("grad_accum_dtype"), "{what}"),
             Err(e) => panic!("{e}"),
             Ok(_) => panic!("{compute:?} in {accum:?} is taken"),

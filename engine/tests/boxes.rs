@@ -240,7 +240,7 @@ pub fn start(w: &World, s: &RankSpec, units: Vec<UnitDecl>, kv: &Arc<LocalKv>) -
     let null = w.null.open(0).unwrap();
     let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
     let device = w.cpu.open(s.place.job_rank()).unwrap();
-    let mut t = Trainer::new(&device, units, s.clone(), &dry, &Boot(kv.clone())).unwrap();
+    let mut t = w.rank(&device, units, s, &dry, &Boot(kv.clone())).unwrap();
     t.init().unwrap();
     t
 }
@@ -339,7 +339,7 @@ fn boxes_start_save_and_load_the_bits_of_the_whole() {
                 let mut s = expert_job(mesh, stage, optimizer);
                 // Moments and half of the values rest on the host.
                 if k == 0 && (i + of).is_multiple_of(3) && mesh != [1, 1, 1] {
-                    s.offload = Some(half_on_the_host(&w, dir.path()));
+                    s.offload = Some(half_on_the_host(dir.path()));
                 }
                 let before = if i + of == 0 { at(0) } else { at(2 * i + of) };
                 let got = lifetime(&w, &s, &at(2 * i + of + 1), Some(&before));
@@ -356,8 +356,8 @@ fn boxes_start_save_and_load_the_bits_of_the_whole() {
     }
 }
 
-fn half_on_the_host(w: &World, dir: &Path) -> OffloadSpec {
-    let mut spec = offload(w, dir, OffloadDevice::Host);
+fn half_on_the_host(dir: &Path) -> OffloadSpec {
+    let mut spec = offload(dir, OffloadDevice::Host);
     if let Some(o) = &mut spec.optimizer {
         o.ratio = 0.5;
     }
@@ -508,7 +508,7 @@ fn a_unit_with_two_sets_of_owners_is_refused() {
 /// Why a trainer of these units is refused; what their blocks compute is not looked at.
 fn planned(w: &World, units: Vec<UnitDecl>, s: RankSpec) -> String {
     let idle = |u: UnitDecl| UnitDecl {
-        block: Box::new(Holds),
+        block: Arc::new(Holds),
         borrowed: vec![],
         ..u
     };
@@ -516,7 +516,7 @@ fn planned(w: &World, units: Vec<UnitDecl>, s: RankSpec) -> String {
     let null = w.null.open(0).unwrap();
     let dry = dry_run(&null, &units, DType::F32, s.batch, s.seq_len).unwrap();
     let boot = Boot(Arc::new(LocalKv::default()));
-    let t = Trainer::new(&w.cpu.open(0).unwrap(), units, s, &dry, &boot);
+    let t = w.rank(&w.cpu.open(0).unwrap(), units, &s, &dry, &boot);
     t.err().unwrap().to_string()
 }
 
@@ -541,7 +541,7 @@ fn an_optimizer_of_whole_matrices_takes_no_box() {
     let null = w.null.open(0).unwrap();
     let dry = dry_run(&null, &units, DType::F32, s.batch, s.seq_len).unwrap();
     let boot = Boot(Arc::new(LocalKv::default()));
-    let e = Trainer::new(&w.cpu.open(0).unwrap(), units, s, &dry, &boot);
+    let e = w.rank(&w.cpu.open(0).unwrap(), units, &s, &dry, &boot);
     let e = e.err().unwrap().to_string();
     for part in [
         "0.up",
@@ -562,10 +562,10 @@ fn a_dry_run_of_whole_parameters_is_refused_on_a_rank_that_holds_boxes() {
     let null = w.null.open(0).unwrap();
     let dry = dry_run(&null, &SplitModel.declare(), DType::F32, s.batch, s.seq_len).unwrap();
     let boot = Boot(Arc::new(LocalKv::default()));
-    let e = Trainer::new(
+    let e = w.rank(
         &w.cpu.open(0).unwrap(),
         SplitModel.declare(),
-        s,
+        &s,
         &dry,
         &boot,
     );

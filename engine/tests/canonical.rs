@@ -5,8 +5,8 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::*;
 use crossweave_engine::{
-    FileSettings, HostDevice, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload, Precision,
-    RankSpec, Recompute, ScaleRule, StateKind, ZeroSpec, ZeroStage,
+    FileSettings, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload, Precision, RankSpec,
+    Recompute, ScaleRule, StateKind, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
@@ -238,7 +238,6 @@ fn updates_on_the_host_and_parameters_away_change_nothing() {
         let away = stage == 3;
         let mut s = on(&base, ranks, stage);
         s.offload = Some(OffloadSpec {
-            host: HostDevice(w.cpu.open(0).unwrap()),
             optimizer: Some(OptimizerOffload {
                 tier: [OffloadDevice::Host, OffloadDevice::Nvme][k % 2],
                 ratio: if away { 1.0 } else { 0.6 },
@@ -255,7 +254,6 @@ fn updates_on_the_host_and_parameters_away_change_nothing() {
                 buffers: 4,
                 ..FileSettings::default()
             },
-            faults: None,
         });
         let got = train(&w, &gpt2(1, 0.1), &s, 3);
         assert!(

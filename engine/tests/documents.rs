@@ -187,8 +187,11 @@ fn every_way_of_training_sees_documents() {
                 off < 1e-4,
                 "{ranks} ranks, {micro} micro-batches, stage {stage}: {off}"
             );
-            let graphs = RankSpec { graphs: true, ..s };
-            let again = train(&w, &model, &graphs, 6);
+            let graphs = crate::common::World {
+                graphs: true,
+                ..world()
+            };
+            let again = train(&graphs, &model, &s, 6);
             assert!(
                 again.bits() == got.bits(),
                 "replayed: {ranks} ranks, stage {stage}"

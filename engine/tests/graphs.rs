@@ -4,11 +4,12 @@
 use crate::common;
 use common::*;
 use crossweave_engine::{
-    FileSettings, GraphCounts, HostDevice, LossScaler, OffloadDevice, OffloadSpec,
-    OptimizerOffload, Precision, RankSpec, Recompute, ScaleRule, Trainer, ZeroSpec, ZeroStage,
+    FileSettings, GraphCounts, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload, Precision,
+    RankSpec, Recompute, ScaleRule, Trainer, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::{DType, trace::Tracer};
 use crossweave_nn::ModelSpec;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Enough for every list of calls to be met, recorded and replayed: operands of steps in flight take turns.
@@ -22,19 +23,19 @@ fn counts(o: &Outcome) -> Vec<GraphCounts> {
 /// Trains with and without, and answers what was replayed.
 fn both(w: &World, model: &impl Declares, spec: &RankSpec, at: &str) -> Vec<GraphCounts> {
     let plain = train(w, model, spec, STEPS);
-    assert!(plain.ledgers.iter().all(|l| l.graphs.is_none()), "{at}");
-    let on = RankSpec {
+    let w = &World {
         graphs: true,
-        ..spec.clone()
+        ..world()
     };
+    assert!(plain.ledgers.iter().all(|l| l.graphs.is_none()), "{at}");
     // Where a run is timed, events lie around each step and each collective; half of the layouts are.
     let timed = |t: &mut Trainer| {
         let tracer = Tracer::new(t.device(), Instant::now()).unwrap();
         t.timeline(tracer);
     };
     let got = match at.contains("timed") {
-        true => train_with(w, model, &on, STEPS, timed),
-        false => train(w, model, &on, STEPS),
+        true => train_with(w, model, spec, STEPS, timed),
+        false => train(w, model, spec, STEPS),
     };
     assert!(got.bits() == plain.bits(), "{at}: {:?}", counts(&got));
     let late = |o: &Outcome| -> Vec<u64> {
@@ -80,7 +81,7 @@ fn replayed_steps_have_the_bits_of_called_ones() {
 }
 
 /// Layouts that `number` draws: stage, data-parallel ranks, micro-batches, recompute, dropout, what is offloaded, precision.
-fn drawn(w: &World, number: u64, dir: &std::path::Path) -> (ModelSpec, RankSpec, String) {
+fn drawn(number: u64, dir: &std::path::Path) -> (ModelSpec, RankSpec, String) {
     let mut state = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut pick = |n: usize| {
         state ^= state >> 29;
@@ -98,7 +99,7 @@ fn drawn(w: &World, number: u64, dir: &std::path::Path) -> (ModelSpec, RankSpec,
     let away = (stage > 0 && pick(3) == 0).then(|| OffloadSpec {
         params: stage == 3,
         activations: pick(2) == 0,
-        ..offload(w, dir, OffloadDevice::Host)
+        ..offload(dir, OffloadDevice::Host)
     });
     let spec = RankSpec {
         compute: [DType::F32, DType::Bf16][pick(2)],
@@ -127,7 +128,7 @@ fn collectives_inside_blocks_leave_as_many_steps_replayed() {
     // CROSSWEAVE_MATRIX=all: every layout of a larger draw.
     let all = std::env::var("CROSSWEAVE_MATRIX").is_ok_and(|v| v == "all");
     for number in 0..if all { 160 } else { 12 } {
-        let (model, spec, at) = drawn(&w, number, dir.path());
+        let (model, spec, at) = drawn(number, dir.path());
         let of = |tp| {
             let timed = if number / 4 % 2 == 1 { ", timed" } else { "" };
             let at = format!("{at}, tp {tp}{timed}");
@@ -200,7 +201,6 @@ fn what_moves_under_a_step_is_never_replayed_stale() {
                 ..Default::default()
             },
             offload: Some(OffloadSpec {
-                host: HostDevice(w.cpu.open(0).unwrap()),
                 optimizer: Some(OptimizerOffload {
                     tier: OffloadDevice::Host,
                     ratio: 1.0,
@@ -213,7 +213,6 @@ fn what_moves_under_a_step_is_never_replayed_stale() {
                 activations: true,
                 folder: dir.path().to_path_buf(),
                 files: FileSettings::default(),
-                faults: None,
             }),
             ..spec_of(2, 2)
         };
@@ -223,29 +222,21 @@ fn what_moves_under_a_step_is_never_replayed_stale() {
 
 #[test]
 fn a_device_without_graphs_is_told_at_once() {
-    let w = world();
-    let on = RankSpec {
+    let w = World {
         graphs: true,
-        ..spec(1, 1)
+        ..world()
     };
+    let on = spec(1, 1);
     let null = w.null.open(0).unwrap();
     let units = units(&llama(1));
     let dry = crossweave_engine::dry_run(&null, &units, on.compute, on.batch, on.seq_len).unwrap();
     let alone = crossweave_hal::LocalKv::default();
-    let e = crossweave_engine::Trainer::new(&null, units, on, &dry, &Alone(alone)).err();
+    let e = w
+        .rank(&null, units, &on, &dry, &Boot(Arc::new(alone)))
+        .err();
     let said = e.expect("the null device has no graphs").to_string();
     assert!(
         said.contains("plugin null offers no crossweave.graph/1"),
         "{said}"
     );
-}
-
-struct Alone(crossweave_hal::LocalKv);
-impl crossweave_hal::Bootstrap for Alone {
-    fn set(&self, key: &str, value: &[u8]) -> crossweave_hal::Result<()> {
-        crossweave_hal::KvStore::set(&self.0, key, value)
-    }
-    fn get(&self, key: &str, timeout: std::time::Duration) -> crossweave_hal::Result<Vec<u8>> {
-        crossweave_hal::KvStore::get(&self.0, key, Some(timeout))
-    }
 }

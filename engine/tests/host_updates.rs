@@ -6,15 +6,13 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Adam, Lamb, Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    FileSettings, HostDevice, OffloadDevice, OffloadSpec, OptimizerOffload, RankSpec, ZeroSpec,
-    ZeroStage,
+    FileSettings, OffloadDevice, OffloadSpec, OptimizerOffload, RankSpec, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use std::path::Path;
 
-fn away(w: &World, dir: &Path, tier: OffloadDevice, ratio: f64, params: bool) -> OffloadSpec {
+fn away(dir: &Path, tier: OffloadDevice, ratio: f64, params: bool) -> OffloadSpec {
     OffloadSpec {
-        host: HostDevice(w.cpu.open(0).unwrap()),
         optimizer: Some(OptimizerOffload {
             tier,
             ratio,
@@ -31,7 +29,6 @@ fn away(w: &World, dir: &Path, tier: OffloadDevice, ratio: f64, params: bool) ->
             buffers: 4,
             ..FileSettings::default()
         },
-        faults: None,
     }
 }
 
@@ -71,7 +68,7 @@ fn lion_and_sgd_have_the_same_bits_on_the_host() {
                     [1.0, 0.4][turn / 2 % 2]
                 };
                 let s = RankSpec {
-                    offload: Some(away(&w, dir.path(), tier, ratio, params)),
+                    offload: Some(away(dir.path(), tier, ratio, params)),
                     zero: ZeroSpec {
                         stage: ZeroStage::from_number(stage).unwrap(),
                         ..base.zero
@@ -114,7 +111,7 @@ fn what_needs_whole_parameters_is_refused_by_name() {
     };
     let s = RankSpec {
         optim: ParamGroups::all(Optimizer::Lamb(lamb), 0.1),
-        offload: Some(away(&w, dir.path(), OffloadDevice::Host, 1.0, false)),
+        offload: Some(away(dir.path(), OffloadDevice::Host, 1.0, false)),
         ..spec(1, 1)
     };
     let said = train_until_error(&w, &gpt2(1, 0.0), &s, 1);

@@ -12,7 +12,6 @@ use crossweave_engine::{
 use crossweave_hal::LocalKv;
 use crossweave_tensor::{Block, Builder, Cx, Flow, Init, Param, Result, UnitDecl};
 use std::sync::Arc;
-use std::time::Duration;
 
 const V: usize = 11;
 const D: usize = 6;
@@ -113,7 +112,6 @@ fn job(world: u32, micro_batches: u32) -> RankSpec {
             }),
             0.0,
         ),
-        timeout: Some(Duration::from_secs(60)),
         labelled: true,
         ..RankSpec::new(dp_place(world))
     }
@@ -127,7 +125,9 @@ fn engine(w: &World, s: &RankSpec, steps: usize) -> (Vec<f64>, [Vec<f64>; 2], [V
         let s = ranked(s, rank);
         let (null, device) = (w.null.open(0).unwrap(), w.cpu.open(rank).unwrap());
         let dry = dry_run(&null, &units(), s.compute, s.batch, s.seq_len).unwrap();
-        let mut t = Trainer::new(&device, units(), s.clone(), &dry, &Boot(kv.clone())).unwrap();
+        let mut t = w
+            .rank(&device, units(), &s, &dry, &Boot(kv.clone()))
+            .unwrap();
         t.init().unwrap();
         let values = |t: &mut Trainer| -> [Vec<f64>; 2] {
             let names: Vec<_> = t.params().iter().map(|p| p.name.clone()).collect();

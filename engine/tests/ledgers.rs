@@ -4,7 +4,7 @@
 use crate::common::*;
 use crate::same_calls::matrix::{Job, jobs};
 use crate::same_calls::rank_of;
-use crossweave_engine::{MicroBatch, RankLedger, Trainer, dry_run};
+use crossweave_engine::{MicroBatch, RankLedger, dry_run};
 use crossweave_hal::{Bootstrap, CheckerState, Device, KvStore, LocalKv};
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn ledger(w: &World, job: &Job, rank: u32, device: &Device, boot: &dyn Bootstrap
     crossweave_engine::assign(&mut units, &s.optim).unwrap();
     let null = w.null.open(0).unwrap();
     let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
-    let mut t = Trainer::new(device, units, s.clone(), &dry, boot).unwrap();
+    let mut t = w.rank(device, units, &s, &dry, boot).unwrap();
     t.init().unwrap();
     (job.before)(&mut t);
     let id = |i: u64| (i * 7 % 11) as i32;
@@ -92,7 +92,7 @@ fn agree(w: &World, job: &Job) {
 fn some(n: usize) {
     let w = world();
     let dir = tempfile::tempdir().unwrap();
-    let all = jobs(&w, dir.path());
+    let all = jobs(dir.path());
     let on_null = all.iter().filter(|j| !j.on_cpu);
     on_null.step_by(n).for_each(|job| agree(&w, job));
 }

@@ -5,8 +5,8 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Muon, MuonScale, Optimizer};
 use crossweave_engine::{
-    FileSettings, HostDevice, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder,
-    PipelineSpec, RankSpec, Recompute, StateKind, ZeroSpec, ZeroStage,
+    FileSettings, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec,
+    RankSpec, Recompute, StateKind, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::{Lora, ModelSpec, Targets};
@@ -50,9 +50,8 @@ fn staged(base: &RankSpec, stage: u32) -> RankSpec {
     }
 }
 
-fn off(w: &World, dir: &Path, tier: OffloadDevice, params: bool) -> Option<OffloadSpec> {
+fn off(dir: &Path, tier: OffloadDevice, params: bool) -> Option<OffloadSpec> {
     Some(OffloadSpec {
-        host: HostDevice(w.cpu.open(0).unwrap()),
         optimizer: Some(OptimizerOffload {
             tier,
             ratio: 1.0,
@@ -70,7 +69,6 @@ fn off(w: &World, dir: &Path, tier: OffloadDevice, params: bool) -> Option<Offlo
             buffers: 3,
             ..FileSettings::default()
         },
-        faults: None,
     })
 }
 
@@ -121,7 +119,7 @@ fn every_stage_offload_and_recompute_has_the_same_bits() {
                         continue;
                     }
                     let s = RankSpec {
-                        offload: off(&w, dir.path(), tier, params),
+                        offload: off(dir.path(), tier, params),
                         ..full(staged(&base, stage))
                     };
                     same(&s, &format!("stage {stage}, {tier:?}, params {params}"));
@@ -170,7 +168,7 @@ fn whole_matrices_and_gathers_in_eight_bits_have_the_same_bits_wherever_the_base
         assert!(distance(&plain, &exact) < 0.3);
         for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
             let s = RankSpec {
-                offload: off(&w, dir.path(), tier, true),
+                offload: off(dir.path(), tier, true),
                 ..narrow.clone()
             };
             assert!(train(&w, model, &s, 3).bits() == plain.bits(), "{tier:?}");
@@ -276,7 +274,7 @@ fn the_base_costs_its_bytes_in_the_compute_type_and_no_state() {
         for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
             let s = RankSpec {
                 compute: DType::Bf16,
-                offload: off(&w, dir.path(), tier, true),
+                offload: off(dir.path(), tier, true),
                 ..staged(&spec(n as u32, 1), 3)
             };
             let got = train(&w, model, &s, 3);

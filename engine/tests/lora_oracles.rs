@@ -11,7 +11,6 @@ use crossweave_hal::{DType, KvStore, LocalKv};
 use crossweave_nn::{Lora, ModelSpec, Targets};
 use serde_json::Value;
 use std::sync::Arc;
-use std::time::Duration;
 
 const CASES: [&str; 3] = ["gpt2", "llama", "llama-pattern"];
 const PREFIX: &str = "base_model.model.";
@@ -70,7 +69,9 @@ fn trainer(w: &World, c: &Case, spec: RankSpec, kv: &Arc<dyn KvStore>) -> Traine
     let null = w.null.open(0).unwrap();
     let dry = dry_run(&null, &units, spec.compute, spec.batch, spec.seq_len).unwrap();
     let device = w.cpu.open(spec.place.job_rank()).unwrap();
-    let mut t = Trainer::new(&device, units, spec, &dry, &Boot(kv.clone())).unwrap();
+    let mut t = w
+        .rank(&device, units, &spec, &dry, &Boot(kv.clone()))
+        .unwrap();
     for p in t.params() {
         let (_, v) = &c.weights[&p.name];
         let v: Vec<f32> = v.iter().map(|x| *x as f32).collect();
@@ -90,7 +91,6 @@ fn spec(rank: u32, world: u32, batch: usize, seq: usize) -> RankSpec {
         batch: batch as u64,
         seq_len: seq as u64,
         optim: ParamGroups::all(adam, 0.1),
-        timeout: Some(Duration::from_secs(20)),
         ..RankSpec::new(Place::on(&[(Axis::Dp, world)], rank).unwrap())
     }
 }

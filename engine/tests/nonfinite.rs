@@ -29,7 +29,9 @@ fn errors(ranks: u32, plant: impl Fn(&mut Trainer, u32) + Sync) -> Vec<Option<St
         let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
         let device = w.cpu.open(rank).unwrap();
         let spec = ranked(&s, rank);
-        let mut t = Trainer::new(&device, units, spec, &dry, &Boot(kv.clone())).unwrap();
+        let mut t = w
+            .rank(&device, units, &spec, &dry, &Boot(kv.clone()))
+            .unwrap();
         t.init().unwrap();
         t.find_nonfinite();
         plant(&mut t, rank);

@@ -5,8 +5,7 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{GroupRule, Optimizer};
 use crossweave_engine::{
-    FaultLayer, Faults, FileEngine, OffloadDevice, RankSpec, Recompute, Verdict, ZeroSpec,
-    ZeroStage,
+    FaultLayer, FileEngine, Files, OffloadDevice, RankSpec, Recompute, Verdict, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_tensor::{Block, Cx, Flow, UnitDecl, shape_error};
@@ -43,7 +42,7 @@ fn no_kind_of_offload_changes_a_bit() {
         for stage in 0..=3 {
             for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
                 left += 1;
-                let mut o = offload(&w, dir.path(), tier);
+                let mut o = offload(dir.path(), tier);
                 let how = o.optimizer.as_mut().unwrap();
                 how.ratio = [1.0, 0.3, 0.0, 0.7][(left + left / 8 + stage as usize) % 4];
                 o.params = stage == 3 && left % 3 != 1;
@@ -90,7 +89,7 @@ fn a_part_on_the_host_that_is_frozen_has_no_moments_and_is_no_obstacle() {
         let plain = train(&w, &gpt2(1, 0.0), &base, 3);
         for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
             for ratio in [0.05, 0.13, 0.9] {
-                let mut o = offload(&w, dir.path(), tier);
+                let mut o = offload(dir.path(), tier);
                 o.optimizer.as_mut().unwrap().ratio = ratio;
                 let s = RankSpec {
                     offload: Some(o),
@@ -119,7 +118,7 @@ fn updates_in_groups_change_no_bit() {
         };
         base.optim.base.optimizer = optimizer;
         let train_with = |tier, group| {
-            let mut o = offload(&w, dir.path(), tier);
+            let mut o = offload(dir.path(), tier);
             o.optimizer.as_mut().unwrap().group = group;
             let s = RankSpec {
                 offload: Some(o),
@@ -168,7 +167,7 @@ fn ledgers_say_what_rests_where_and_what_travelled_to_the_byte() {
                     compute,
                     ..staged(&spec(n, 2), stage)
                 };
-                let mut o = offload(&w, dir.path(), OffloadDevice::Host);
+                let mut o = offload(dir.path(), OffloadDevice::Host);
                 o.optimizer.as_mut().unwrap().grad_f32 = grad_f32;
                 s.offload = Some(o);
                 let got = train(&w, &model, &s, steps);
@@ -216,7 +215,7 @@ fn with_files_the_host_holds_no_more_than_the_pool() {
     let model = llama(6);
     for params in [false, true] {
         let mut s = staged(&spec(1, 1), 3);
-        let mut o = offload(&w, dir.path(), OffloadDevice::Nvme);
+        let mut o = offload(dir.path(), OffloadDevice::Nvme);
         (o.params, o.files.buffers) = (params, 3);
         s.offload = Some(o);
         let got = train(&w, &model, &s, 3);
@@ -249,7 +248,7 @@ fn sixteen_bit_gradients_on_the_way_are_the_gradients_rounded_once() {
         ..spec(2, 1)
     };
     let with = |tier, grad_f32| {
-        let mut o = offload(&w, dir.path(), tier);
+        let mut o = offload(dir.path(), tier);
         o.optimizer.as_mut().unwrap().grad_f32 = grad_f32;
         let s = RankSpec {
             offload: Some(o),
@@ -273,7 +272,7 @@ fn sixteen_bit_gradients_on_the_way_are_the_gradients_rounded_once() {
 fn a_delayed_update_is_the_reference_with_one_step_of_staleness() {
     let (w, dir) = (world(), tempfile::tempdir().unwrap());
     let model = llama(2);
-    let mut o = offload(&w, dir.path(), OffloadDevice::Host);
+    let mut o = offload(dir.path(), OffloadDevice::Host);
     o.optimizer.as_mut().unwrap().delayed = true;
     let base = spec(1, 1);
     let s = RankSpec {
@@ -311,12 +310,12 @@ impl FaultLayer for Full {
 
 #[test]
 fn a_disk_that_fills_up_during_training_is_a_sentence_and_no_hang() {
-    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    let (mut w, dir) = (world(), tempfile::tempdir().unwrap());
     let model = llama(2);
     for after in [200, 260, 400] {
-        let mut o = offload(&w, dir.path(), OffloadDevice::Nvme);
+        let mut o = offload(dir.path(), OffloadDevice::Nvme);
         o.files.buffers = 2;
-        o.faults = Some(Faults(Arc::new(Full(AtomicU64::new(0), after))));
+        w.files = Files::Behind(Arc::new(Full(AtomicU64::new(0), after)));
         let s = RankSpec {
             offload: Some(o),
             ..staged(&spec(1, 1), 2)
@@ -334,7 +333,7 @@ fn a_disk_that_fills_up_during_training_is_a_sentence_and_no_hang() {
 }
 
 /// Fails a forward, once, when so many calls of it are left.
-pub struct Trips(pub Box<dyn Block>, pub Arc<AtomicU64>);
+pub struct Trips(pub Arc<dyn Block>, pub Arc<AtomicU64>);
 impl Block for Trips {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> crossweave_tensor::Result<Flow> {
         let left = self.1.load(Ordering::Relaxed);
@@ -353,13 +352,13 @@ fn a_step_behind_one_that_failed_does_not_wait_for_the_host() {
     for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
         let s = RankSpec {
             recompute: Recompute::Full,
-            offload: Some(offload(&w, dir.path(), tier)),
+            offload: Some(offload(dir.path(), tier)),
             ..staged(&spec(1, 1), 2)
         };
         let calls = Arc::new(AtomicU64::new(0));
         let mut all = units(&llama(2));
         let first = all.remove(0);
-        let block = Box::new(Trips(first.block, calls.clone()));
+        let block = Arc::new(Trips(first.block, calls.clone()));
         all.insert(0, UnitDecl { block, ..first });
         let mut t = started(&w, all, &s).unwrap();
         one_step(&mut t, &s, 0).unwrap();

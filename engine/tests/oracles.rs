@@ -1,9 +1,10 @@
 //! The engine against PyTorch in float64 on the committed oracles: logits, loss, gradients, and twenty AdamW steps; one rank and several.
 
 use crate::common::Boot;
+use crate::common::set_up;
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, MicroBatch, Place, RankSpec, Recompute, StateKind, Trainer, dry_run,
+    Axis, Devices, Links, MicroBatch, Place, RankSpec, Recompute, StateKind, Trainer, dry_run,
 };
 use crossweave_hal::{DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::ModelSpec;
@@ -11,7 +12,6 @@ use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 pub fn case(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -130,11 +130,17 @@ fn trainer(
         recompute,
         bucket_bytes: 1 << 20,
         overlap: true,
-        timeout: Some(Duration::from_secs(20)),
         ..RankSpec::new(Place::on(&[(Axis::Dp, ranks)], rank).unwrap())
     };
     let device = w.plugin.open(rank).unwrap();
-    let mut t = Trainer::new(&device, units, rs, &dry, &Boot(w.kv.clone())).unwrap();
+    let mut t = set_up(
+        Devices::one(&device),
+        units,
+        &rs,
+        &dry,
+        Links::new(&Boot(w.kv.clone())),
+    )
+    .unwrap();
     let weights = read(dir.join("model.safetensors"));
     for p in t.params() {
         let (_, v) = weights

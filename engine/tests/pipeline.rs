@@ -6,7 +6,7 @@ use crate::common;
 use common::*;
 use crossweave_engine::{
     Axis, Error, PipelineOrder, PipelineSpec, Place, Prediction, RankSpec, Recompute, Topology,
-    Trainer, ZeroSpec, ZeroStage, dry_run, predict,
+    ZeroSpec, ZeroStage, dry_run, predict,
 };
 use crossweave_hal::{CheckerState, DType};
 use crossweave_nn::ModelSpec;
@@ -53,7 +53,7 @@ fn rehearse(
             .with_checker(&CheckerState::default())
             .open(0)
             .unwrap();
-        let mut t = Trainer::new(&device, all, spec, &dry, &Nobody).unwrap();
+        let mut t = w.rank(&device, all, &spec, &dry, &Nobody).unwrap();
         let predicted = predict(&mut t).unwrap();
         let facts = &t.facts().units;
         Stage {
@@ -251,7 +251,7 @@ fn what_cannot_be_staged_is_refused_in_a_sentence() {
             canonical,
             ..base
         };
-        match Trainer::new(&null, all, spec, &dry, &Nobody) {
+        match w.rank(&null, all, &spec, &dry, &Nobody) {
             Err(Error::Invalid(what)) => what,
             Err(e) => panic!("{e}"),
             Ok(_) => panic!("{pp} stages are taken"),

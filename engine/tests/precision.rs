@@ -1,17 +1,17 @@
 //! Loss scaling and 16-bit training through the engine: golden traces of the scaler, exact skips, and the distance from f32.
 
 use crate::common::Boot;
+use crate::common::set_up;
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, Error, LossScaler, MicroBatch, Place, Precision, RankSpec, ScaleRule, StateKind,
-    StepMetrics, Trainer, ZeroSpec, ZeroStage, dry_run,
+    Axis, Devices, Error, Links, LossScaler, MicroBatch, Place, Precision, RankSpec, ScaleRule,
+    StateKind, StepMetrics, ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::{DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::ModelSpec;
 use crossweave_tensor::UnitDecl;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 const VOCAB: usize = 48;
 const SEQ: usize = 16;
@@ -156,7 +156,6 @@ fn one(
                 0.1,
             )
         },
-        timeout: Some(Duration::from_secs(60)),
         zero: ZeroSpec {
             stage: ZeroStage::from_number(c.stage).unwrap(),
             quantized: c.quantized,
@@ -166,7 +165,13 @@ fn one(
         precision: c.precision.clone(),
         ..RankSpec::new(place)
     };
-    let mut t = Trainer::new(&cpu.open(rank as u32).unwrap(), units, spec, &dry, &boot)?;
+    let mut t = set_up(
+        Devices::one(&cpu.open(rank as u32).unwrap()),
+        units,
+        &spec,
+        &dry,
+        Links::new(&boot),
+    )?;
     t.init()?;
     c.poison.iter().for_each(|s| t.poison(*s));
     let mut seen = vec![];

@@ -9,8 +9,8 @@ use crate::common::*;
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
     Error, LossScaler, MicroBatch, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder,
-    PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, ScaleRule, Trainer, ZeroSpec,
-    ZeroStage, dry_run,
+    PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, ScaleRule, ZeroSpec, ZeroStage,
+    dry_run,
 };
 use crossweave_hal::{CheckerState, DType, MemoryReport};
 use crossweave_nn::ModelSpec;
@@ -100,7 +100,7 @@ fn zero(d: &mut Dice, ranks: u32) -> ZeroSpec {
     }
 }
 
-fn drawn_offload(d: &mut Dice, w: &World, folder: &Path, spec: &RankSpec) -> OffloadSpec {
+fn drawn_offload(d: &mut Dice, folder: &Path, spec: &RankSpec) -> OffloadSpec {
     let ratio = d.of(&[1.0, 1.0, 0.4]);
     let activations = spec.recompute == Recompute::Full && d.once_in(2);
     OffloadSpec {
@@ -114,7 +114,7 @@ fn drawn_offload(d: &mut Dice, w: &World, folder: &Path, spec: &RankSpec) -> Off
         }),
         params: spec.zero.stage == ZeroStage::Three && ratio == 1.0 && d.once_in(2),
         activations,
-        ..offload(w, folder, OffloadDevice::Host)
+        ..offload(folder, OffloadDevice::Host)
     }
 }
 
@@ -186,7 +186,7 @@ fn draw(d: &mut Dice, w: &World, folder: &Path, near: bool) -> Drawn {
         s.labelled = d.once_in(4);
     }
     if canonical.is_none() && d.once_in(3) {
-        s.offload = Some(drawn_offload(d, w, folder, &s));
+        s.offload = Some(drawn_offload(d, folder, &s));
     }
     Drawn {
         model: Cut(model, None, tp),
@@ -280,7 +280,7 @@ fn on_null(w: &World, job: &Drawn, rank: u32) -> Result<(MemoryReport, Program),
     // On a board of its own: the other ranks are not there, and are not missed.
     let device = w.null.with_checker(&CheckerState::default());
     let device = device.open(0).unwrap();
-    let mut t = Trainer::new(&device, units, s.clone(), &dry, &Nobody)?;
+    let mut t = w.rank(&device, units, &s, &dry, &Nobody)?;
     t.init()?;
     let tokens = vec![1; (s.batch * s.seq_len) as usize];
     let batch = |m: u32| MicroBatch {

@@ -5,8 +5,8 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    HostDevice, OffloadDevice, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute,
-    ReduceGradients, Trainer, ZeroSpec, ZeroStage, dry_run, predict,
+    Devices, Links, OffloadDevice, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute,
+    ReduceGradients, ZeroSpec, ZeroStage, dry_run, predict,
 };
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
@@ -63,7 +63,7 @@ fn layouts_that_reduce_each_micro_batch_agree_to_the_bit() {
                 ..each(&base, stage)
             });
             for (tier, ratio) in [(OffloadDevice::Host, 1.0), (OffloadDevice::Nvme, 0.3)] {
-                let mut o = offload(&w, dir.path(), tier);
+                let mut o = offload(dir.path(), tier);
                 o.optimizer.as_mut().unwrap().ratio = ratio;
                 others.push(RankSpec {
                     offload: Some(o),
@@ -231,7 +231,7 @@ fn gradients_are_slices_between_micro_batches_as_planned() {
                     let mut base = spec(n, g);
                     base.clip = clip;
                     base.bucket_bytes = 1;
-                    base.offload = tier.map(|t| offload(&w, dir.path(), t));
+                    base.offload = tier.map(|t| offload(dir.path(), t));
                     let s = match g {
                         1 => RankSpec {
                             zero: ZeroSpec {
@@ -279,11 +279,8 @@ fn planned_as_promised(w: &World, model: &ModelSpec, s: &RankSpec, tied: bool, w
         .null
         .with_checker(&crossweave_hal::CheckerState::default());
     let null = null.open(0).unwrap();
-    let mut s = s.clone();
-    if let Some(o) = &mut s.offload {
-        o.host = HostDevice(null.clone());
-    }
-    let mut t = Trainer::new(&null, all, s.clone(), &dry, &Nobody).unwrap();
+    let devices = Devices::one(&null);
+    let mut t = set_up(devices, all, s, &dry, Links::new(&Nobody)).unwrap();
     let (plan, facts) = (t.plan().clone(), t.facts().clone());
     let (sizes, ranks) = (sizes(model), s.data_ranks());
     let (formula, buckets) = held_at_most(&plan, &facts, &sizes, ranks, tied);

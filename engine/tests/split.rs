@@ -166,7 +166,7 @@ fn cut_models_train_as_whole_ones_in_every_layout() {
                     s.offload = Some(OffloadSpec {
                         params: stage == 3,
                         activations: full,
-                        ..offload(&w, dir.path(), OffloadDevice::Host)
+                        ..offload(dir.path(), OffloadDevice::Host)
                     });
                 }
                 let got = train(&w, &Cut(model.clone(), None, tp), &cut_over(s, tp), STEPS);

@@ -5,9 +5,8 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::GroupRule;
 use crossweave_engine::{
-    HostDevice, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder,
-    PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, StateKind, Trainer, ZeroSpec,
-    ZeroStage,
+    LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec,
+    Precision, RankSpec, Recompute, ScaleRule, StateKind, Trainer, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
@@ -196,7 +195,6 @@ fn stages_whose_states_rest_on_the_host_have_the_same_bits() {
         };
         let plain = train(&w, &model, &base, STEPS);
         let offload = OffloadSpec {
-            host: HostDevice(w.cpu.open(0).unwrap()),
             optimizer: Some(OptimizerOffload {
                 tier: OffloadDevice::Host,
                 ratio: 1.0,
@@ -209,7 +207,6 @@ fn stages_whose_states_rest_on_the_host_have_the_same_bits() {
             activations,
             folder: Default::default(),
             files: Default::default(),
-            faults: None,
         };
         let s = RankSpec {
             offload: Some(offload),

@@ -4,8 +4,7 @@
 use crate::common;
 use common::*;
 use crossweave_engine::{
-    MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Trainer, ZeroSpec, ZeroStage, assign,
-    dry_run,
+    Links, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, ZeroSpec, ZeroStage, assign, dry_run,
 };
 use crossweave_hal::{CheckerState, Fault, KvStore, LocalKv};
 use crossweave_mesh::{FaultKind, FaultRule, Faults};
@@ -31,6 +30,8 @@ impl Dice {
 
 #[derive(Debug)]
 struct Case {
+    /// The time limit of a collective.
+    patience: Duration,
     spec: RankSpec,
     ranks: u32,
     rank: u32,
@@ -59,7 +60,6 @@ fn case(seed: u64, patience: Duration) -> Case {
     let spec = RankSpec {
         pipeline: (pp > 1).then(|| PipelineSpec::even(6, pp, order)),
         zero: ZeroSpec { stage, ..by_step() },
-        timeout: Some(patience),
         ..spec(dp, micro_batches)
     };
     let ranks = dp * pp;
@@ -74,6 +74,7 @@ fn case(seed: u64, patience: Duration) -> Case {
     };
     Case {
         spec,
+        patience,
         ranks,
         rank,
         rule,
@@ -95,8 +96,13 @@ fn run(w: &World, c: &Case) -> (Option<crossweave_hal::Verdict>, Vec<String>, bo
         let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len);
         let dry = dry.map_err(|e| e.to_string())?;
         let device = plugin.open(rank).map_err(|e| e.to_string())?;
-        let mut t = Trainer::new(&device, units, s.clone(), &dry, &Boot(kv.clone()))
-            .map_err(|e| e.to_string())?;
+        let boot = Boot(kv.clone());
+        let links = Links {
+            timeout: Some(c.patience),
+            ..w.links(&boot)
+        };
+        let mut t =
+            set_up(w.devices(&device), units, &s, &dry, links).map_err(|e| e.to_string())?;
         t.init().map_err(|e| e.to_string())?;
         let faults = (c.rank == rank).then(|| Faults::new(rank, vec![c.rule.clone()], || {}));
         if let Some(f) = &faults {

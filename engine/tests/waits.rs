@@ -5,8 +5,8 @@
 use crate::common;
 use common::*;
 use crossweave_engine::{
-    HostDevice, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec,
-    RankSpec, Recompute, Trace, ZeroSpec, ZeroStage,
+    OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, RankSpec, Recompute,
+    Trace, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_plan::{Order, Plan, StepId};
@@ -67,9 +67,7 @@ fn every_wait_of_a_real_step_is_implied_by_the_plans_edges() {
     let mut all = Found::default();
     for (stage, clip, recompute, compute, away) in cases() {
         let folder = tempfile::tempdir().unwrap();
-        let host = HostDevice(w.cpu.open(7).unwrap());
         let offload = away.map(|(tier, params)| OffloadSpec {
-            host,
             optimizer: Some(OptimizerOffload {
                 tier,
                 ratio: 1.0,
@@ -82,7 +80,6 @@ fn every_wait_of_a_real_step_is_implied_by_the_plans_edges() {
             activations: recompute == Recompute::Full,
             folder: folder.path().to_path_buf(),
             files: Default::default(),
-            faults: None,
         });
         let s = RankSpec {
             clip,

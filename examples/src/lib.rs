@@ -4,7 +4,9 @@
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
-use crossweave_engine::{MicroBatch, Place, RankSpec, Recompute, Trainer, dry_run};
+use crossweave_engine::{
+    Devices, Links, MicroBatch, Place, RankSpec, Recompute, Trainer, Units, dry_run, prepare,
+};
 use crossweave_hal::{Bootstrap, DType, HostServices, Plugin, RawPlugin, Result};
 use crossweave_tensor::Builder;
 use std::error::Error;
@@ -60,10 +62,13 @@ pub fn train(
         recompute: Recompute::None,
         bucket_bytes: 1 << 20,
         overlap: true,
-        timeout: None,
         ..RankSpec::new(Place::alone())
     };
-    let mut trainer = Trainer::new(&cpu.open(0)?, units, spec, &dry, &Alone)?;
+    // What the rank is to do, planned and lowered to a program before anything is allocated; then the devices, and who meets whom.
+    let device = cpu.open(0)?;
+    let units = Units::new(units, &spec.place, &spec.optim)?;
+    let lowered = prepare(&device, &spec, &units, &dry)?;
+    let mut trainer = Trainer::new(Devices::one(&device), lowered, units, Links::new(&Alone))?;
     trainer.init()?;
     let micro = MicroBatch {
         tokens,

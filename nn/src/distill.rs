@@ -7,6 +7,7 @@ use crate::units;
 use crossweave_tensor::{
     Batch, Block, Cx, Distillation, Env, Flow, GradSink, Group, Result, UnitDecl,
 };
+use std::sync::Arc;
 
 /// The beginning of the names of a teacher's units and parameters.
 pub const TEACHER: &str = "teacher.";
@@ -32,7 +33,7 @@ impl Distill {
 
 /// A unit of the teacher's: it takes what the student has, and hands it on.
 struct Frozen {
-    inner: Box<dyn Block>,
+    inner: Arc<dyn Block>,
     /// The student's units come before.
     first: bool,
     how: Distill,
@@ -86,7 +87,7 @@ pub(crate) fn taught(student: &mut Vec<UnitDecl>, teacher: &Model, how: &Distill
             p.group = Group::Base;
         }
         u.borrowed.iter_mut().for_each(|(unit, _)| *unit += from);
-        u.block = Box::new(Frozen {
+        u.block = Arc::new(Frozen {
             inner: u.block,
             first: i == 0,
             how: how.clone(),

@@ -8,6 +8,7 @@ use crossweave_tensor::ops::images;
 use crossweave_tensor::{
     Block, Builder, Cx, Flow, GradSink, Images, Init, Lookup, Param, Result, UnitDecl,
 };
+use std::sync::Arc;
 
 /// The block that makes the features of the patches, which go into the layers.
 struct Patches {
@@ -111,7 +112,7 @@ impl Block for Projector {
 }
 
 /// A unit that does not learn, and before which none does: of what it computes nothing is kept for a backward.
-struct Still(Box<dyn Block>);
+struct Still(Arc<dyn Block>);
 
 impl Block for Still {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
@@ -143,7 +144,7 @@ pub fn still(model: &Model, units: &mut Vec<UnitDecl>) {
     let first = units.iter().position(learns).unwrap_or(0);
     let rest = units.split_off(first);
     let stilled = std::mem::take(units).into_iter().map(|u| UnitDecl {
-        block: Box::new(Still(u.block)),
+        block: Arc::new(Still(u.block)),
         ..u
     });
     units.extend(stilled.chain(rest));

@@ -6,14 +6,17 @@
 
 mod assign;
 mod documents;
+mod dry;
 mod error;
 mod groups;
 mod lower;
 mod planning;
+mod prepare;
 mod rooms;
 mod scaler;
 mod side;
 mod spec;
+mod units;
 
 pub use assign::assign;
 pub use crossweave_parallel::schedule::Order as PipelineOrder;
@@ -23,13 +26,15 @@ pub use crossweave_zero::lower::quantized::BLOCK as QUANTIZED_BLOCK;
 pub use crossweave_zero::optim as optimizers;
 pub use crossweave_zero::{OffloadDevice, ReduceGradients, ZeroSpec, ZeroStage};
 pub use documents::Documents;
+pub use dry::{Dry, numel};
 pub use error::{Error, Result};
 pub use groups::{OwnerGroups, StepGroups};
-pub use lower::{Lowered, Outside, lower};
+pub use lower::{Lowered, Outside};
 pub use planning::plan_for;
+pub use prepare::prepare;
 pub use scaler::{AtFloor, LossScaler, ScaleRule, ScalerState};
 pub use side::{forwards_together, joins_forward, side_programs};
 pub use spec::{
-    Faults, FlowShape, HostDevice, OffloadSpec, OptimizerOffload, PipelineSpec, Precision,
-    RankSpec, Recompute, keep_stage, shared,
+    FlowShape, OffloadSpec, OptimizerOffload, PipelineSpec, Precision, RankSpec, Recompute,
 };
+pub use units::Units;

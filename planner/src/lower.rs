@@ -1,10 +1,11 @@
 //! From the plan of a rank to its program: each step is given to the algorithm that writes it, in the plan's order.
 
 use crate::assign::recipes;
+use crate::dry::Dry;
 use crate::error::{Error, Result};
 use crate::groups::StepGroups;
 use crate::rooms::rooms;
-use crate::spec::RankSpec;
+use crate::spec::{FlowShape, RankSpec};
 use crossweave_mesh::{AxisSet, GroupKey};
 use crossweave_plan::{Facts, Lane, Plan, Step, StepId, StepKind};
 use crossweave_program::{
@@ -161,8 +162,10 @@ impl Outside {
     }
 }
 
-/// The program of a rank's step, and what the walk around it needs to know.
+/// What a rank is asked to do and what that comes to: the program of its step, and what the walk around it needs to know.
 pub struct Lowered {
+    /// What the rank is asked to do.
+    pub spec: RankSpec,
     /// What it was lowered from.
     pub plan: Plan,
     /// What that was planned from.
@@ -182,6 +185,8 @@ pub struct Lowered {
     pub by_step: Vec<(Option<StepId>, Range<usize>)>,
     /// For each unit, which of its parameters its backward writes gradients of.
     pub writes: Vec<Vec<bool>>,
+    /// What flows out of each unit, for one micro-batch.
+    pub flows: Vec<FlowShape>,
     /// The groups that the rank joins.
     pub groups: StepGroups,
 }
@@ -200,9 +205,9 @@ impl Lowered {
     pub const WORDS: u64 = Words::READ;
 
     /// The word of the figures that the loss of this rank's micro-batch `m` is added to.
-    pub fn loss_word(&self, spec: &RankSpec, m: usize) -> u64 {
-        match spec.canonical {
-            Some(_) => self.words.losses().start + u64::from(spec.own_first()) + m as u64,
+    pub fn loss_word(&self, m: usize) -> u64 {
+        match self.spec.canonical {
+            Some(_) => self.words.losses().start + u64::from(self.spec.own_first()) + m as u64,
             None => Words::LOSS,
         }
     }
@@ -221,8 +226,8 @@ struct Given<'a> {
     flats: &'a [Flat],
     /// How each parameter of each unit is updated.
     recipes: &'a [Vec<Option<Recipe>>],
-    /// For each unit, which of its parameters (its own, then those it borrows) its backward writes gradients of.
-    writes: &'a [Vec<bool>],
+    /// What a dry run of the units has found.
+    dry: &'a Dry,
     /// Units that run on other pipeline stages.
     elsewhere: &'a BTreeSet<usize>,
     groups: &'a StepGroups,
@@ -312,7 +317,7 @@ impl Given<'_> {
     /// The units whose gradients the backward of `u` writes, each with the parameters it does.
     fn writers(&self, u: usize) -> Vec<(usize, Vec<bool>)> {
         let own = self.units[u].params.len();
-        let (mine, lent) = self.writes[u].split_at(own);
+        let (mine, lent) = self.dry.writes[u].split_at(own);
         let mut units = vec![(u, mine.to_vec())];
         for ((o, p), writes) in self.units[u].borrowed.iter().zip(lent) {
             let at = match units.iter().position(|(k, _)| k == o) {
@@ -362,19 +367,19 @@ impl Given<'_> {
 }
 
 /// The program of a rank's plan, held against the laws of programs, and the tables of its state. `units` are those that the rank holds, in
-/// a job whose pipeline stages share units as `shared` says; a backward writes the gradients that `writes` says.
+/// a job whose pipeline stages share units as `shared` says; a backward writes the gradients that the dry run says.
 ///
 /// # Errors
 /// An optimizer that cannot run where it is asked to; a law that is broken.
 pub fn lower(
-    spec: &RankSpec,
+    spec: RankSpec,
     units: &[UnitDecl],
-    writes: &[Vec<bool>],
+    dry: &Dry,
     shared: &[BTreeSet<usize>],
     planned: (Plan, Facts),
 ) -> Result<Lowered> {
     let recipes = recipes(units, &spec.optim);
-    takes_boxes(spec, units, &recipes)?;
+    takes_boxes(&spec, units, &recipes)?;
     let mut elsewhere = BTreeSet::new();
     if let Some(p) = &spec.pipeline {
         let own = &p.stages[spec.stage() as usize];
@@ -382,17 +387,17 @@ pub fn lower(
     }
     let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
     let gathers = planned.0.steps.iter().any(gathers);
-    let groups = StepGroups::of(spec, shared, &owner_sets(spec, units)?, gathers);
+    let groups = StepGroups::of(&spec, shared, &owner_sets(&spec, units)?, gathers);
     let each = recipes.iter().enumerate();
-    let flats = each.map(|(u, r)| flat(spec, (u, units), r, elsewhere.contains(&u)));
+    let flats = each.map(|(u, r)| flat(&spec, (u, units), r, elsewhere.contains(&u)));
     let flats: Vec<Flat> = flats.collect();
-    let rooms = rooms(spec, &flats, &parts(&planned.0, &flats))?;
+    let rooms = rooms(&spec, &flats, &parts(&planned.0, &flats))?;
     let given = Given {
-        spec,
+        spec: &spec,
         units,
         flats: &flats,
         recipes: &recipes,
-        writes,
+        dry,
         elsewhere: &elsewhere,
         groups: &groups,
     };
@@ -577,6 +582,7 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
     let outside = Outside::of_units(&mut b, &p);
     let program = b.finish();
     Ok(Lowered {
+        spec: given.spec.clone(),
         plan,
         facts,
         by_step: by_step(&program.calls[..end]),
@@ -586,7 +592,8 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
         state: tables(flats, &params, &optim, &rooms),
         rooms,
         outside,
-        writes: given.writes.to_vec(),
+        writes: given.dry.writes.clone(),
+        flows: given.dry.flows.clone(),
         groups: given.groups.clone(),
     })
 }

@@ -167,7 +167,8 @@ impl Images {
     }
 }
 
-/// One declared unit with its block.
+/// One declared unit with its block, which clones share.
+#[derive(Clone)]
 pub struct UnitDecl {
     /// Prefix of its names.
     pub name: String,
@@ -180,7 +181,7 @@ pub struct UnitDecl {
     /// Images that it reads of a sample.
     pub images: Option<Images>,
     /// The code.
-    pub block: Box<dyn Block>,
+    pub block: Arc<dyn Block>,
 }
 
 /// Collects the units of a model in run order.
@@ -222,7 +223,7 @@ impl Builder {
             borrowed,
             consts,
             images,
-            block: Box::new(block),
+            block: Arc::new(block),
         });
     }
 

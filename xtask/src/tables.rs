@@ -273,6 +273,7 @@ pub const JOB_RANK_PLACES: &[(&str, usize, &str)] = &[
     ("plan/src/world.rs", 1, "plans of a whole job come in this order"),
     ("planner/src/lower.rs", 1, "an error names the rank"),
     ("planner/src/spec/mod.rs", 1, "an error names the rank"),
+    ("planner/src/units.rs", 1, "an error names the rank"),
     ("state/src/ranks.rs", 1, "an error names the rank"),
 ];
 

@@ -5,7 +5,7 @@ mod job;
 
 use crate::common::adapter;
 
-use crossweave_engine::{Documents, MicroBatch, RankSpec, Trainer, dry_run};
+use crossweave_engine::{Devices, Documents, Links, MicroBatch, RankSpec, dry_run};
 use crossweave_hal::{Bootstrap, Code, Device, Error, HostServices, Plugin, Result};
 use crossweave_nn::ModelSpec;
 use std::time::Duration;
@@ -45,7 +45,14 @@ fn losses(
     let units = job::units(model);
     let null = null.open(0).unwrap();
     let dry = dry_run(&null, &units, spec.compute, spec.batch, spec.seq_len).unwrap();
-    let mut t = Trainer::new(device, units, spec, &dry, &Nobody).unwrap();
+    let mut t = job::set_up(
+        Devices::one(device),
+        units,
+        &spec,
+        &dry,
+        Links::new(&Nobody),
+    )
+    .unwrap();
     t.init().unwrap();
     let mut all = vec![];
     for step in 0..STEPS {
@@ -75,7 +82,7 @@ fn gpt2_and_llama_follow_the_cpu_and_compile_nothing_after_the_first_step() {
     let Some(wgpu) = adapter::plugin(&host) else {
         return;
     };
-    let job::World { cpu, null } = job::world();
+    let job::World { cpu, null, .. } = job::world();
     // Attention within documents is not this back end's: it comes by the decomposition.
     let documents = Documents {
         end: 9,

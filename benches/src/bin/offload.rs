@@ -11,8 +11,8 @@ use crossweave_benches::process::load;
 use crossweave_benches::{Fallible, files, least, median, update};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    FileSettings, HostDevice, MicroBatch, OffloadDevice, OffloadSpec, OptimizerOffload, Place,
-    RankSpec, Recompute, Trainer, ZeroSpec, ZeroStage, dry_run, predict,
+    Devices, FileSettings, Links, MicroBatch, OffloadDevice, OffloadSpec, OptimizerOffload, Place,
+    RankSpec, Recompute, Trainer, Units, ZeroSpec, ZeroStage, dry_run, predict, prepare,
 };
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::units;
@@ -220,18 +220,22 @@ impl Bench {
                 ..Default::default()
             },
             offload: (k.tier.is_some() || k.inputs).then_some(OffloadSpec {
-                host: HostDevice(host),
                 optimizer,
                 params: k.params,
                 activations: k.inputs,
                 folder: self.dir.clone(),
                 files: FileSettings::default(),
-                faults: None,
             }),
             ..one_rank()
         };
         let boot = Boot(Arc::new(LocalKv::default()));
-        let mut t = Trainer::new(&device, units, spec, &dry, &boot)?;
+        let units = Units::new(units, &spec.place, &spec.optim)?;
+        let lowered = prepare(&device, &spec, &units, &dry)?;
+        let devices = Devices {
+            host,
+            ..Devices::one(&device)
+        };
+        let mut t = Trainer::new(devices, lowered, units, Links::new(&boot))?;
         t.init()?;
         Ok(t)
     }
@@ -377,7 +381,6 @@ fn one_rank() -> RankSpec {
         clip: 0.0,
         bucket_bytes: 1 << 20,
         overlap: true,
-        timeout: Some(Duration::from_secs(300)),
         ..RankSpec::new(Place::alone())
     }
 }

@@ -13,11 +13,12 @@ use crossweave_benches::presets::Preset;
 use crossweave_benches::process::{Memory, load, mebibytes};
 use crossweave_benches::{Fallible, least, median};
 use crossweave_engine::{
-    DryRun, PipelineOrder, PipelineSpec, RankSpec, Trainer, ZeroSpec, ZeroStage, dry_run, plan_for,
+    Dry, PipelineOrder, PipelineSpec, RankSpec, Units, ZeroSpec, ZeroStage, dry_run, plan_for,
+    rehearsal,
 };
 use crossweave_hal::{
-    Bootstrap, Buffer, DType, Device, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin,
-    Stream, Tag, abi::Layout, abi::op,
+    Buffer, DType, Device, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin, Stream, Tag,
+    abi::Layout, abi::op,
 };
 use crossweave_machine::Machine;
 use crossweave_mesh::{Axis, Place, Topology};
@@ -26,7 +27,7 @@ use crossweave_plan::axes::Representatives;
 use crossweave_plan::{Lane, check_representatives, check_world};
 use crossweave_program::{Builder, Life, MemoryDecl, MemorySpace, Place as Argument};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Instructions of the program that is interpreted.
 const INSTRUCTIONS: u32 = 10_000;
@@ -46,17 +47,6 @@ Example: planning --layers 96 --micro-batches 32";
 
 fn main() -> ExitCode {
     program(HELP, 0, run)
-}
-
-/// The null device has no peers to meet.
-struct Nobody;
-impl Bootstrap for Nobody {
-    fn set(&self, _: &str, _: &[u8]) -> crossweave_hal::Result<()> {
-        Ok(())
-    }
-    fn get(&self, _: &str, _: Duration) -> crossweave_hal::Result<Vec<u8>> {
-        Ok(vec![0; 8])
-    }
 }
 
 fn ms(began: Instant) -> f64 {
@@ -97,7 +87,7 @@ fn run(mut o: Options) -> Fallible<()> {
     let mut steps = 0;
     for _ in 0..rounds {
         let device = null.open(0)?;
-        let units = units(model.model().model());
+        let units = Units::new(units(model.model().model()), &spec.place, &spec.optim)?;
         let memory = Memory::start();
         let began = Instant::now();
         let dry = dry_run(&device, &units, spec.compute, spec.batch, spec.seq_len)?;
@@ -106,7 +96,7 @@ fn run(mut o: Options) -> Fallible<()> {
         steps = plan_for(&device, &spec, &dry)?.0.steps.len();
         plan_ms.push(ms(began));
         let began = Instant::now();
-        let _trainer = Trainer::new(&device, units, spec.clone(), &dry, &Nobody)?;
+        let _trainer = rehearsal(&device, units, &spec, &dry)?;
         all_ms.push(ms(began));
         mib.push(memory.peak_mib());
     }
@@ -135,7 +125,7 @@ fn run(mut o: Options) -> Fallible<()> {
 }
 
 /// Jobs of 16 stages: the plan of each stage, and the plans of all ranks held against each other.
-fn jobs(device: &Device, spec: &RankSpec, dry: &DryRun) -> Fallible<()> {
+fn jobs(device: &Device, spec: &RankSpec, dry: &Dry) -> Fallible<()> {
     const STAGES: u32 = 16;
     let units = dry.units.len() as u32;
     if units < STAGES {

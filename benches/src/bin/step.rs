@@ -15,7 +15,8 @@ use crossweave_benches::process::{Memory, cpu_seconds, load, mebibytes};
 use crossweave_benches::{least, median};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, MicroBatch, Place, RankSpec, Recompute, Trainer, ZeroSpec, ZeroStage, dry_run,
+    Axis, Devices, Links, MicroBatch, Place, RankSpec, Recompute, Trainer, Units, ZeroSpec,
+    ZeroStage, dry_run, prepare,
 };
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::units;
@@ -322,6 +323,13 @@ impl Bootstrap for Boot {
     }
 }
 
+fn links(boot: &Boot) -> Links<'_> {
+    Links {
+        timeout: Some(Duration::from_secs(300)),
+        ..Links::new(boot)
+    }
+}
+
 /// One measurement in this process.
 fn one(mut o: Options) -> Fallible<()> {
     let preset = o.choice("preset", &PRESETS)?;
@@ -383,7 +391,6 @@ fn one(mut o: Options) -> Fallible<()> {
             recompute,
             bucket_bytes: 25 << 20,
             overlap: true,
-            timeout: Some(Duration::from_secs(300)),
             zero: ZeroSpec {
                 stage,
                 ..Default::default()
@@ -391,7 +398,10 @@ fn one(mut o: Options) -> Fallible<()> {
             ..RankSpec::new(Place::on(&[(Axis::Dp, ranks)], rank)?)
         };
         let device = plugin.open(rank)?;
-        let mut t = Trainer::new(&device, units, spec, &dry, &Boot(kv.clone()))?;
+        let units = Units::new(units, &spec.place, &spec.optim)?;
+        let lowered = prepare(&device, &spec, &units, &dry)?;
+        let boot = Boot(kv.clone());
+        let mut t = Trainer::new(Devices::one(&device), lowered, units, links(&boot))?;
         t.init()?;
         let (mut times, mut loss, mut cpu) = (vec![], f64::NAN, 0.0);
         let n = (batch * p.seq) as usize;

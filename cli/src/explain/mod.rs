@@ -13,13 +13,13 @@ use crate::backend::{self, BackendChoice, host, open_linked};
 use crate::config_file;
 use crate::job::spec::compute_type;
 use crate::job::{Division, Job, Shares, spec};
-use crate::rehearse::{self, Nobody};
+use crate::rehearse;
 use crate::say::say;
 use crate::surroundings::{Plugins, Surroundings};
 use crate::train::with_offload;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::Config;
-use crossweave_engine::{Trainer, dry_run};
+use crossweave_engine::{dry_run, rehearsal};
 use crossweave_hal::CheckerState;
 use crossweave_layers::{Census, Counts, wrap};
 use serde_json::{Value, json};
@@ -153,8 +153,8 @@ fn count(job: &Job, ranks: u64, plugins: &Plugins) -> Result<Counts> {
             .layered(|raw| Ok::<_, TrainError>(wrap(raw, &services, layer)))?;
         let null = plugin.open(0)?;
         let place = first.stage(stage);
-        let spec = with_offload(spec(job, &division, place), &job.resolved, &null, true);
-        let mut trainer = Trainer::new(&null, job.units(&place)?, spec, &dry, &Nobody)?;
+        let spec = with_offload(spec(job, &division, place), &job.resolved);
+        let mut trainer = rehearsal(&null, job.units(&place)?, &spec, &dry)?;
         // The first step may differ: it gathers what later ones find gathered. The third shows what every later one does.
         let mut before = Counts::default();
         let mut step = Counts::default();

@@ -9,9 +9,8 @@ use crossweave_planner::{
     LossScaler, Precision, RankSpec, Recompute, ReduceGradients, ScaleRule, ZeroSpec, ZeroStage,
 };
 use crossweave_zero::Persistent;
-use std::time::Duration;
 
-/// What the rank at a place is to do. Nothing rests off the device, and there is one island: who opens the devices says where that is otherwise.
+/// What the rank at a place is to do. Nothing rests off the device: who opens the devices says where that is otherwise.
 pub fn spec(job: &Job, division: &Division, place: Place) -> RankSpec {
     let r = &job.resolved;
     let rows = division.rows_of(job, &place);
@@ -36,15 +35,11 @@ pub fn spec(job: &Job, division: &Division, place: Place) -> RankSpec {
             .zero_optimization
             .overlap_comm
             .unwrap_or(r.settings.run.overlap),
-        // By default long enough for a peer that writes a large checkpoint on a slow disk; a rank that fails aborts the others at once.
-        timeout: Some(comm_timeout(r.settings.run.comm_timeout_s)),
         zero: zero_spec(&r.settings.zero_optimization),
         precision: precision(r),
         offload: None,
         pipeline: division.stages.clone(),
         canonical: r.settings.run.canonical_shards.map(|n| n as u32),
-        islands: None,
-        graphs: false,
         documents: job.documents,
         labelled: documents::labelled(&r.data),
     }
@@ -100,13 +95,6 @@ pub fn compute_type(dtype: Dtype) -> DType {
         Dtype::Bf16 => DType::Bf16,
         Dtype::F16 => DType::F16,
     }
-}
-
-/// `run.comm_timeout_s`; what is beyond any clock is for ever.
-fn comm_timeout(seconds: f64) -> Duration {
-    let forever = Duration::from_secs(u32::MAX.into());
-    let asked = Duration::try_from_secs_f64(seconds).unwrap_or(forever);
-    asked.clamp(Duration::from_millis(1), forever)
 }
 
 /// DeepSpeed's own bucket, which its configs write out: half a billion elements, more than most models have.

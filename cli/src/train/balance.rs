@@ -13,7 +13,7 @@ use crate::processes::Processes;
 use crate::stages;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::Balance;
-use crossweave_engine::{MicroBatch, Trainer, dry_run};
+use crossweave_engine::{Devices, Links, MicroBatch, Trainer, Units, dry_run, prepare};
 use crossweave_mesh::Place;
 use crossweave_tensor::UnitDecl;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -257,13 +257,16 @@ fn speed(run: &Run, rank: u32, mut arrivals: Arrivals<'_>) -> Result<()> {
 
 /// A rank alone with the model's ends and two layers, and any tokens.
 fn ready(run: &Run, rank: u32) -> Result<(Trainer, Vec<i32>)> {
-    let units = short(run.job.units(&Place::alone())?);
+    let units = short(run.job.units(&Place::alone())?.into_inner());
     let null = crate::backend::open_linked("null", &run.host)?.open(0)?;
     let spec = timed(&run.job);
     let batch = spec.batch;
     let dry = dry_run(&null, &units, spec.compute, batch, run.job.seq_len)?;
     let device = run.device_apart(rank)?;
-    let mut trainer = Trainer::new(&device, units, spec, &dry, &Alone)?;
+    let units =
+        Units::new(units, &spec.place, &spec.optim).map_err(crossweave_engine::Error::from)?;
+    let lowered = prepare(&device, &spec, &units, &dry)?;
+    let mut trainer = Trainer::new(Devices::one(&device), lowered, units, Links::new(&Alone))?;
     trainer.init()?;
     let tokens = vec![0; (batch * run.job.seq_len) as usize];
     Ok((trainer, tokens))

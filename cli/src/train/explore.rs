@@ -11,7 +11,7 @@ use super::setup::{self, Run};
 use crate::start::start;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::{Balance, Fault};
-use crossweave_engine::{MicroBatch, Trainer};
+use crossweave_engine::{self as engine, Devices, MicroBatch, Trainer};
 use crossweave_hal::{Explorer, Found, Order, Played, Rank};
 use std::ops::Range;
 
@@ -68,12 +68,7 @@ pub fn explore(what: &Exploration) -> Result<Explored> {
         ));
     }
     let run = run.balance(None)?;
-    let spec = with_offload(
-        run.rank_spec(0),
-        &run.job.resolved,
-        &run.local_ranks.plugin(0).open(0)?,
-        true,
-    );
+    let spec = with_offload(run.rank_spec(0), &run.job.resolved);
     if spec.offload.is_some() {
         return Err(TrainError::refused(
             "explore: the config offloads, and the host's own devices and workers are not under the schedule",
@@ -140,13 +135,9 @@ fn differs(first: &Played<Vec<Mark>>, other: &Played<Vec<Mark>>) -> Option<Strin
 fn steps(run: &Run, rank: &Rank) -> Result<Vec<Mark>> {
     let r = rank.rank();
     let units = run.job.units(&run.job.place(r))?;
-    let mut trainer = Trainer::new(
-        rank.device(),
-        units,
-        run.rank_spec(r),
-        run.layout.dry(r),
-        rank,
-    )?;
+    let device = rank.device();
+    let lowered = engine::prepare(device, &run.rank_spec(r), &units, run.layout.dry(r))?;
+    let mut trainer = Trainer::new(Devices::one(device), lowered, units, run.links(rank))?;
     prepare(run, r, &mut trainer);
     let feed = run.feed(r);
     start(&run.job.source, &mut trainer)?;

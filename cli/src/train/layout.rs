@@ -4,7 +4,7 @@ use super::offload::with_offload;
 use crate::job::{Class, Division, Job, Shares, classes, spec};
 use crate::stages;
 use crate::train_error::Result;
-use crossweave_engine::{DryRun, dry_run, plan_for};
+use crossweave_engine::{Dry, dry_run, plan_for};
 use crossweave_hal::Device;
 use crossweave_plan::{Facts, Plan};
 
@@ -15,9 +15,9 @@ pub struct Layout {
     /// Ranks that do the same.
     pub classes: Vec<Class>,
     /// The dry run of rank 0 and even shares.
-    first: DryRun,
+    first: Dry,
     /// Those of other sizes or shares, by the number of the sizes and the sequences of a micro-batch.
-    others: Vec<((usize, u64), DryRun)>,
+    others: Vec<((usize, u64), Dry)>,
 }
 
 impl Layout {
@@ -25,7 +25,7 @@ impl Layout {
     ///
     /// # Errors
     /// More stages than units; a block that does not fit its sizes.
-    pub fn even(null: &Device, job: &Job, first: DryRun) -> Result<Layout> {
+    pub fn even(null: &Device, job: &Job, first: Dry) -> Result<Layout> {
         Layout::with(null, job, Shares::Even, first)
     }
 
@@ -37,10 +37,10 @@ impl Layout {
         Layout::with(null, job, shares, self.first)
     }
 
-    fn with(null: &Device, job: &Job, shares: Shares<'_>, first: DryRun) -> Result<Layout> {
+    fn with(null: &Device, job: &Job, shares: Shares<'_>, first: Dry) -> Result<Layout> {
         let division = Division::new(job, (&first.units, first.shape), shares)?;
         let classes = classes(job, &division)?;
-        let mut others: Vec<((usize, u64), DryRun)> = vec![];
+        let mut others: Vec<((usize, u64), Dry)> = vec![];
         for class in &classes {
             let key = (class.sizes, class.rows);
             let known = key == (0, first.shape.0) || others.iter().any(|(k, _)| *k == key);
@@ -60,14 +60,14 @@ impl Layout {
     }
 
     /// What the dry run of a class found.
-    pub fn dry_of(&self, class: &Class) -> &DryRun {
+    pub fn dry_of(&self, class: &Class) -> &Dry {
         let key = (class.sizes, class.rows);
         let own = self.others.iter().find(|(known, _)| *known == key);
         own.map_or(&self.first, |(_, dry)| dry)
     }
 
     /// What the dry run of a rank's class found.
-    pub fn dry(&self, rank: u32) -> &DryRun {
+    pub fn dry(&self, rank: u32) -> &Dry {
         let mut all = self.classes.iter();
         let own = all.find(|c| c.ranks.binary_search(&rank).is_ok());
         own.map_or(&self.first, |class| self.dry_of(class))
@@ -85,7 +85,7 @@ impl Layout {
     /// There is not, by the plan.
     pub fn fits(&self, job: &Job, device: &Device, rank: u32) -> Result<()> {
         let spec = spec(job, &self.division, job.place(rank));
-        let spec = with_offload(spec, &job.resolved, device, true);
+        let spec = with_offload(spec, &job.resolved);
         plan_for(device, &spec, self.dry(rank))?;
         Ok(())
     }
@@ -98,7 +98,7 @@ impl Layout {
     pub fn check_world(&self, job: &Job, null: &Device) -> Result<()> {
         let plan = |class: &Class| -> Result<_> {
             let spec = spec(job, &self.division, job.place(class.first));
-            let spec = with_offload(spec, &job.resolved, null, true);
+            let spec = with_offload(spec, &job.resolved);
             Ok(plan_for(null, &spec, self.dry_of(class))?)
         };
         let plans: Vec<_> = self.classes.iter().map(plan).collect::<Result<_>>()?;

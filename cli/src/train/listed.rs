@@ -5,9 +5,8 @@ use super::request::Request;
 use super::setup::{Run, prepare};
 use super::{threads, with_offload};
 use crate::backend::open_linked;
-use crate::rehearse::Nobody;
 use crate::train_error::Result;
-use crossweave_engine::Trainer;
+use crossweave_engine::rehearsal;
 use crossweave_hal::CheckerState;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -62,7 +61,7 @@ pub fn of(run: &Run) -> Result<Listed> {
         let (ranks, first) = (&class.ranks, class.first);
         let plugin = open_linked("null", &run.host)?;
         let null = plugin.with_checker(&CheckerState::default()).open(0)?;
-        let spec = with_offload(run.rank_spec(first), &run.job.resolved, &null, true);
+        let spec = with_offload(run.rank_spec(first), &run.job.resolved);
         let dry = run.layout.dry_of(class);
         let words = crossweave_report::listed(ranks).replace(' ', "");
         let separator = if l.classes.is_empty() { "" } else { "/" };
@@ -92,7 +91,7 @@ pub fn of(run: &Run) -> Result<Listed> {
             dry.units,
         );
         let units = run.job.units(&run.job.place(first))?;
-        let trainer = Trainer::new(&null, units, spec, dry, &Nobody)?;
+        let trainer = rehearsal(&null, units, &spec, dry)?;
         let _ = writeln!(l.program, "{words}:\n{}", trainer.program_text());
     }
     let mut steps = vec![run.resume.step, run.resume.step + 1, run.reads.steps - 1];

@@ -4,15 +4,15 @@ use crate::backend::{open_device, open_linked};
 use crate::train_error::Result;
 use crossweave_config::{Dtype, Resolved};
 use crossweave_engine::{
-    FileEngine, FileSettings, HostDevice, OffloadDevice, OffloadSpec, OptimizerOffload, RankSpec,
+    FileEngine, FileSettings, OffloadDevice, OffloadSpec, OptimizerOffload, RankSpec,
 };
 use crossweave_hal::{Device, HostServices, Plugin};
 use std::path::PathBuf;
 
-/// `spec` with what the config wants off the device. `host` computes on host memory. The files of a rehearsal are only numbers.
-pub fn with_offload(spec: RankSpec, r: &Resolved, host: &Device, rehearsal: bool) -> RankSpec {
+/// `spec` with what the config wants off the device.
+pub fn with_offload(spec: RankSpec, r: &Resolved) -> RankSpec {
     RankSpec {
-        offload: offload(r, host, rehearsal),
+        offload: offload(r),
         ..spec
     }
 }
@@ -28,7 +28,7 @@ pub fn host_device(plugin: &Plugin, services: &HostServices, rank: u32) -> Resul
     }
 }
 
-fn offload(r: &Resolved, host: &Device, rehearsal: bool) -> Option<OffloadSpec> {
+fn offload(r: &Resolved) -> Option<OffloadSpec> {
     let (zero, aio) = (&r.settings.zero_optimization, &r.settings.aio);
     let states = zero.offload_optimizer.as_ref();
     let states = states.filter(|o| o.device != "none");
@@ -43,7 +43,6 @@ fn offload(r: &Resolved, host: &Device, rehearsal: bool) -> Option<OffloadSpec> 
         _ => OffloadDevice::Host,
     };
     Some(OffloadSpec {
-        host: HostDevice(host.clone()),
         optimizer: states.map(|o| OptimizerOffload {
             tier: tier(&o.device),
             ratio: o.ratio,
@@ -69,13 +68,9 @@ fn offload(r: &Resolved, host: &Device, rehearsal: bool) -> Option<OffloadSpec> 
                 .min(256) as u32,
             single_submit: aio.single_submit,
             overlap_events: aio.overlap_events,
-            engine: match rehearsal {
-                true => FileEngine::Nowhere,
-                false => FileEngine::from_name(&aio.engine).unwrap_or_default(),
-            },
+            engine: FileEngine::from_name(&aio.engine).unwrap_or_default(),
             buffers: states.map_or(1, |o| o.buffer_count as usize),
             ..FileSettings::default()
         },
-        faults: None,
     })
 }

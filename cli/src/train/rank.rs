@@ -15,7 +15,7 @@ use crate::job::{Feed, Micro};
 use crate::start;
 use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{Checkpoint, Proof, step_dir};
-use crossweave_engine::{MicroBatch, RankLedger, Trainer};
+use crossweave_engine::{self as engine, Devices, Links, MicroBatch, RankLedger, Trainer};
 use crossweave_hal::{Bootstrap, Device};
 use crossweave_mesh::Faults;
 use crossweave_report::StepTime;
@@ -92,15 +92,18 @@ fn begin<'a>(
     let device = run.device(rank)?;
     let host = host_device(run.local_ranks.plugin(rank), &run.host, rank)?;
     let boot = StoreBoot::new(&run.host, shared);
-    let mut spec = run.rank_spec(rank);
-    spec.graphs = graphs(&device, &run.job.resolved.settings.run.graphs)?;
-    let mut trainer = Trainer::new(
-        &device,
-        run.job.units(&run.job.place(rank))?,
-        with_offload(spec, &run.job.resolved, &host, false),
-        run.layout.dry(rank),
-        &boot,
-    )?;
+    let spec = with_offload(run.rank_spec(rank), &run.job.resolved);
+    let units = run.job.units(&run.job.place(rank))?;
+    let lowered = engine::prepare(&device, &spec, &units, run.layout.dry(rank))?;
+    let devices = Devices {
+        host,
+        ..Devices::one(&device)
+    };
+    let links = Links {
+        graphs: graphs(&device, &run.job.resolved.settings.run.graphs)?,
+        ..run.links(&boot)
+    };
+    let mut trainer = Trainer::new(devices, lowered, units, links)?;
     shared.register(trainer.abort_handles());
     let faults = prepare(run, rank, &mut trainer);
     match &run.resume.checkpoint {

@@ -9,14 +9,14 @@ use crate::found::Found;
 use crate::job::spec::compute_type;
 use crate::job::{Class, Job, documents, spec, validation};
 use crate::model::{self, Source};
-use crate::rehearse::{self, Nobody};
+use crate::rehearse;
 use crate::surroundings::Caches;
 use crate::train_error::{Result, TrainError};
 use crate::{objective, source, teacher};
 use crossweave_checkpoint::{PublicKey, SecretKey};
 use crossweave_config::{Config, Data, Epoch, Given, Model, Resolved};
 use crossweave_data::{BatchShape, Batches, Columns, Corpus, DataSpec, Pass, Remark};
-use crossweave_engine::{Trainer, dry_run};
+use crossweave_engine::{Trainer, dry_run, rehearsal};
 use crossweave_hal::{CheckerState, Device, HostServices, Plugin};
 
 /// Opens the corpus; nothing where its text is left unread.
@@ -334,10 +334,10 @@ pub fn rehearsed(plugin: &Plugin, job: &Job, layout: &Layout, class: &Class) -> 
     let device = plugin.with_checker(&CheckerState::default()).open(0)?;
     let place = job.place(class.first);
     let spec = spec(job, &layout.division, place);
-    let spec = with_offload(spec, &job.resolved, &device, true);
+    let spec = with_offload(spec, &job.resolved);
     let units = job.units(&place)?;
     let dry = layout.dry_of(class);
-    Ok(Trainer::new(&device, units, spec, dry, &Nobody)?)
+    Ok(rehearsal(&device, units, &spec, dry)?)
 }
 
 /// Whether a device has room for what each class of ranks does.

@@ -19,17 +19,18 @@ use crate::{config_file, source};
 use crossweave_claim::Claim;
 use crossweave_config::{Balance, Config, Data, ReduceOrder, Resolved};
 use crossweave_data::DataSpec;
-use crossweave_engine::RankSpec;
+use crossweave_engine::{Links, RankSpec};
 use crossweave_hal::abi::{
     CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout as TensorLayout, op,
 };
-use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest, Plugin};
+use crossweave_hal::{Bootstrap, Carrier, DType, Device, HostServices, OpRequest, Plugin};
 use crossweave_mesh::{IslandOrder, Islands};
 use crossweave_report::listed;
 use crossweave_tensor::Decompositions;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A job on the back ends of this process; shared by its ranks by reference.
 pub struct Run {
@@ -439,9 +440,17 @@ impl Run {
 
     /// What rank `rank` is to do.
     pub fn rank_spec(&self, rank: u32) -> RankSpec {
-        let mut own = spec(&self.job, &self.layout.division, self.job.place(rank));
-        own.islands = self.islands.clone();
-        own
+        spec(&self.job, &self.layout.division, self.job.place(rank))
+    }
+
+    /// How a rank reaches the others, which it meets by `boot`.
+    pub fn links<'a>(&self, boot: &'a dyn Bootstrap) -> Links<'a> {
+        Links {
+            islands: self.islands.clone(),
+            // By default long enough for a peer that writes a large checkpoint on a slow disk; a rank that fails aborts the others at once.
+            timeout: Some(comm_timeout(self.job.resolved.settings.run.comm_timeout_s)),
+            ..Links::new(boot)
+        }
     }
 
     /// The batches of a rank.
@@ -460,6 +469,13 @@ impl Run {
         let tokenizer = self.reads.corpus.tokenizer();
         self.job.source.hf_config(tokenizer.and_then(|t| t.eod()))
     }
+}
+
+/// `run.comm_timeout_s`; what is beyond any clock is for ever.
+fn comm_timeout(seconds: f64) -> Duration {
+    let forever = Duration::from_secs(u32::MAX.into());
+    let asked = Duration::try_from_secs_f64(seconds).unwrap_or(forever);
+    asked.clamp(Duration::from_millis(1), forever)
 }
 
 /// The back ends of the ranks of this process.

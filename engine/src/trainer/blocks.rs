@@ -19,13 +19,13 @@ type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 impl Trainer {
     /// Whether which weights of a unit lie end to end depends on the number of ranks (each has one owner), and bits may not.
     fn scattered(&self, u: usize) -> bool {
-        self.spec.canonical.is_some() && self.state.table(u).by_parameter
+        self.lowered.spec.canonical.is_some() && self.state.table(u).by_parameter
     }
 
     /// Where the random numbers of a unit's block begin.
     pub(super) fn key(&self, u: usize, first_sequence: u64) -> RngKey {
         RngKey {
-            seed: self.spec.seed,
+            seed: self.lowered.spec.seed,
             step: self.step,
             unit: u as u32,
             first_sequence,
@@ -193,8 +193,9 @@ impl Trainer {
         };
         let cache = self.cache(Work::Loss);
         let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
-        let share = self.spec.weight / (self.spec.micro_batches * self.spec.replicas()) as f64;
-        let word = self.lowered.loss_word(&self.spec, m);
+        let share = self.lowered.spec.weight
+            / (self.lowered.spec.micro_batches * self.lowered.spec.replicas()) as f64;
+        let word = self.lowered.loss_word(m);
         let word = self.word(word, DType::F32);
         let p = op::AxpbyParams {
             alpha: share,

@@ -32,12 +32,12 @@ impl Trainer {
     /// Mean loss of this rank's batch over all its predictions, those that do not count adding nothing, dropout off. Of pipeline stages the last knows it, and the others give 0: [`Trainer::mean_over_replicas`]
     /// tells it to all. Every stage calls this for the same batches in the same order.
     pub fn evaluate(&mut self, b: &MicroBatch<'_>) -> Result<f64> {
-        let seqs = self.spec.batch;
+        let seqs = self.lowered.spec.batch;
         let data = self.ids(
             b.tokens,
             Some(b.targets),
             b.images,
-            [seqs, self.spec.seq_len],
+            [seqs, self.lowered.spec.seq_len],
         )?;
         let out = self
             .run_all(&data)
@@ -55,7 +55,7 @@ impl Trainer {
 
     /// Logits `[batch, seq, vocab]` in f32, dropout off. Where other ranks compute them with it (pipeline stages, blocks that communicate) rank 0 asks for them while it leads ([`Trainer::lead`]).
     pub fn logits(&mut self, tokens: &[i32], batch: u64, seq: u64) -> Result<Vec<f32>> {
-        if planner::forwards_together(&self.spec, &self.lowered.facts) {
+        if planner::forwards_together(&self.lowered.spec, &self.lowered.facts) {
             return self.logits_together(tokens, batch, seq);
         }
         let heads = self.logits_of(tokens, &[], [batch, seq])?;
@@ -85,8 +85,8 @@ impl Trainer {
             ));
         }
         let t = b.tokens.len() as u64;
-        let (seqs, seq) = if t == self.spec.batch * self.spec.seq_len {
-            (self.spec.batch, self.spec.seq_len)
+        let (seqs, seq) = if t == self.lowered.spec.batch * self.lowered.spec.seq_len {
+            (self.lowered.spec.batch, self.lowered.spec.seq_len)
         } else {
             (1, t)
         };
@@ -104,7 +104,7 @@ impl Trainer {
         let all = self
             .gather_words(&mine, "scalar")
             .map_err(|e| self.error("mean over ranks", e))?;
-        Ok(sums(&all, 1)[0] / f64::from(self.spec.place.length(Axis::Dp)))
+        Ok(sums(&all, 1)[0] / f64::from(self.lowered.spec.place.length(Axis::Dp)))
     }
 
     /// Mean of a figure that each replica has, by the sequences it was taken over: `mine` are those of this rank's, in order.
@@ -112,7 +112,7 @@ impl Trainer {
     /// # Errors
     /// Another number of figures than replicas here; the ranks.
     pub fn mean_over_replicas(&mut self, mine: &[f64]) -> Result<f64> {
-        let own = self.spec.own_replicas();
+        let own = self.lowered.spec.own_replicas();
         let [first, ..] = mine else {
             return Err(Error::Invalid("a mean of nothing".into()));
         };
@@ -121,15 +121,15 @@ impl Trainer {
                 "{} figures for {} replicas of rank {}",
                 mine.len(),
                 own.len(),
-                self.spec.place.job_rank()
+                self.lowered.spec.place.job_rank()
             )));
         }
-        if self.spec.canonical.is_none() {
-            return self.mean(*first * self.spec.weight);
+        if self.lowered.spec.canonical.is_none() {
+            return self.mean(*first * self.lowered.spec.weight);
         }
-        let mut all = vec![0f64; self.spec.replicas() as usize];
+        let mut all = vec![0f64; self.lowered.spec.replicas() as usize];
         all[own.start as usize..own.end as usize].copy_from_slice(mine);
-        if self.spec.place.length(Axis::Dp) > 1 {
+        if self.lowered.spec.place.length(Axis::Dp) > 1 {
             let ranks = self
                 .gather_words(&all, "scalar")
                 .map_err(|e| self.error("mean over shards", e))?;
@@ -143,7 +143,7 @@ impl Trainer {
     pub(super) fn gather_words(&self, words: &[f64], tag: &'static str) -> Tensors<Vec<f64>> {
         let mine: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let mut mesh = self.groups.mesh().borrow_mut();
-        let group = mesh.group(self.spec.everyone())?;
+        let group = mesh.group(self.lowered.spec.everyone())?;
         let mut all = vec![0u8; mine.len() * group.size() as usize];
         let reduce = self.lanes.get(Lane::Reduce)?;
         let alloc = |n: usize| self.device().alloc(reduce, n as u64, Tag::Staging);
@@ -189,7 +189,7 @@ impl Trainer {
         let rows = [batch, seq];
         let up = |ids: &[i32]| words(&mut ids.iter().copied(), &rows);
         // Text that is continued is one document.
-        let documents = self.spec.documents.filter(|_| targets.is_some());
+        let documents = self.lowered.spec.documents.filter(|_| targets.is_some());
         let (lengths, t) = ([batch, seq + 1], seq as usize);
         let go = || {
             let attention = documents.filter(|d| d.attention);
@@ -213,7 +213,7 @@ impl Trainer {
                     .transpose()?,
                 targets: targets.map(up).transpose()?,
                 // A batch that is filled up holds some whatever the training data hold.
-                ignores: self.spec.labelled
+                ignores: self.lowered.spec.labelled
                     || targets.is_some_and(|t| t.contains(&(IGNORED as i32))),
                 segments: attention
                     .map(|d| words(&mut d.lengths(tokens, t), &lengths))

@@ -61,7 +61,7 @@ impl Trainer {
         for t in touched(&self.blocks.units, u) {
             if self.whole.is_stale(t) {
                 // Of a forward of several ranks every one knows.
-                let together = planner::forwards_together(&self.spec, &self.lowered.facts);
+                let together = planner::forwards_together(&self.lowered.spec, &self.lowered.facts);
                 if self.state.together().is_leading() && !together {
                     self.state.together().ask(&self.ways(), Request::Whole(t))?;
                 }

@@ -13,7 +13,7 @@ mod state;
 mod walk;
 mod watch;
 
-pub use predict::{Prediction, predict, rehearse};
+pub use predict::{Prediction, predict, rehearsal, rehearse};
 
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
@@ -58,7 +58,6 @@ pub struct StepMetrics {
 
 /// One rank of a training job.
 pub struct Trainer {
-    spec: RankSpec,
     blocks: Blocks,
     state: States,
     whole: Whole,
@@ -69,7 +68,7 @@ pub struct Trainer {
     host: Option<Executor>,
     /// Where this rank is a stage of a pipeline.
     pipe: Option<Pipe>,
-    /// The plan, and what it was lowered to.
+    /// What this rank is asked to do, its plan, and what that was lowered to.
     lowered: Lowered,
     machine: Machine,
     values: Values,
@@ -110,7 +109,7 @@ impl Trainer {
     }
     /// What this rank was asked to do.
     pub fn spec(&self) -> &RankSpec {
-        &self.spec
+        &self.lowered.spec
     }
     /// What it was planned from.
     pub fn facts(&self) -> &Facts {
@@ -156,7 +155,7 @@ impl Trainer {
         };
         let step = p.step;
         let failed = |e: crossweave_hal::Error| Error::Run {
-            rank: self.spec.place.job_rank(),
+            rank: self.lowered.spec.place.job_rank(),
             step,
             at: "waiting for the step".into(),
             source: e.into(),
@@ -191,7 +190,7 @@ impl Trainer {
         // What the host has been given counts when it is done; a failure there arrives at the next step.
         let _ = self.settle_offload();
         RankLedger {
-            rank: self.spec.place.job_rank(),
+            rank: self.lowered.spec.place.job_rank(),
             memory: match &self.host {
                 Some(host) => host.counted(self.device().memory()),
                 None => self.device().memory(),
@@ -211,7 +210,7 @@ impl Trainer {
     /// The same with the learning rate as a function of the updates made before: a skipped step is none, so that with loss scaling the
     /// caller does not know their number yet.
     pub fn step_at(&mut self, batches: &[MicroBatch<'_>], lr: &dyn Fn(u64) -> f64) -> Result<()> {
-        let wanted = self.spec.own_micro_batches();
+        let wanted = self.lowered.spec.own_micro_batches();
         if batches.len() != wanted as usize {
             return Err(Error::Invalid(format!(
                 "{} micro-batches given, the plan has {wanted}",
@@ -240,7 +239,7 @@ impl Trainer {
 
     fn error(&self, at: &str, source: crossweave_tensor::Error) -> Error {
         Error::Run {
-            rank: self.spec.place.job_rank(),
+            rank: self.lowered.spec.place.job_rank(),
             step: self.step,
             at: at.to_string(),
             source,

@@ -58,7 +58,7 @@ impl Trainer {
 
     /// Whether this rank counts its loss: of those that see the same tokens, and hold parts of the same parameters, one does.
     pub(super) fn counts_loss(&self) -> bool {
-        self.spec.place.at(Axis::Tp) == 0
+        self.lowered.spec.place.at(Axis::Tp) == 0
     }
 
     /// Whether this rank runs the last unit, whose output is the loss.

@@ -35,7 +35,7 @@ impl Trainer {
             step.op,
             StepKind::Forward { .. } | StepKind::Recompute { .. }
         );
-        let scaler = self.spec.precision.scaler.as_ref();
+        let scaler = self.lowered.spec.precision.scaler.as_ref();
         if !forward && scaler.is_some_and(|s| !s.is_static()) {
             // The scaler's to mend; a forward that follows is looked at like any other.
             if let Some(w) = &self.diagnostics.watch {
@@ -62,7 +62,7 @@ impl Trainer {
             StepKind::Forward { unit, mb, .. } => (u64::from(unit), mb),
             StepKind::Recompute { unit, mb } => (3 * n - 2 * u64::from(unit), mb),
             StepKind::Backward { unit, mb } => (3 * n - 2 * u64::from(unit) + 1, mb),
-            _ => (0, self.spec.micro_batches),
+            _ => (0, self.lowered.spec.micro_batches),
         };
         (3 * n + 2) * u64::from(mb) + at
     }
@@ -101,7 +101,7 @@ impl Trainer {
         format!(
             "step {}, rank {}, plan step {} ({}): {phase}{layer}: op {} (launch {}) gave {}, {why}",
             self.step,
-            self.spec.place.job_rank(),
+            self.lowered.spec.place.job_rank(),
             step.id.0,
             step.op,
             f.op,
@@ -172,8 +172,8 @@ impl Trainer {
         };
         let found = watch.found.clone();
         let everyone = AxisSet::WORLD;
-        let world = self.spec.place.size(everyone) as usize;
-        let rank = self.spec.place.index(everyone) as usize;
+        let world = self.lowered.spec.place.size(everyone) as usize;
+        let rank = self.lowered.spec.place.index(everyone) as usize;
         if world == 1 {
             return found.map_or(Ok(()), |(_, text)| Err(Error::NotFinite(text)));
         }

@@ -2,10 +2,14 @@
 //! memory and launches collectives, and the ledgers count. Nothing is computed, sent or allocated on a device.
 
 use super::{MicroBatch, Trainer};
+use crate::devices::{Devices, Links};
+use crate::dry::prepare;
 use crate::error::Result;
-use crossweave_hal::{CollectiveLine, MemoryReport};
+use crossweave_hal::{Bootstrap, CollectiveLine, Device, MemoryReport};
+use crossweave_planner::{Dry, RankSpec, Units};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Ledgers of one rank before anything ran.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -62,6 +66,31 @@ pub fn predict(trainer: &mut Trainer) -> Result<Prediction> {
     })
 }
 
+/// For a rank that meets nobody.
+struct Nobody;
+impl Bootstrap for Nobody {
+    fn set(&self, _: &str, _: &[u8]) -> crossweave_hal::Result<()> {
+        Ok(())
+    }
+    fn get(&self, _: &str, _: Duration) -> crossweave_hal::Result<Vec<u8>> {
+        Ok(vec![0; 8])
+    }
+}
+
+/// A rank that is prepared as for training and set up on a device that computes nothing: it meets nobody and writes no file.
+///
+/// # Errors
+/// As [`prepare`] and [`Trainer::new`].
+pub fn rehearsal(null: &Device, units: Units, spec: &RankSpec, dry: &Dry) -> Result<Trainer> {
+    let lowered = prepare(null, spec, &units, dry)?;
+    Trainer::new(
+        Devices::rehearsal(null),
+        lowered,
+        units,
+        Links::new(&Nobody),
+    )
+}
+
 /// Walks `steps` steps of a trainer on tokens that are all 0, and calls `after` at the end of each. On the null device this costs
 /// nothing and asks for all that training would.
 ///
@@ -72,7 +101,7 @@ pub fn rehearse(
     steps: u32,
     after: &mut dyn FnMut(&mut Trainer),
 ) -> Result<()> {
-    let spec = &trainer.spec;
+    let spec = &trainer.lowered.spec;
     let tokens = vec![0i32; (spec.batch * spec.seq_len) as usize];
     let words = crate::upload::images(&trainer.blocks.units).map_or(0, |i| i.words());
     let images = vec![0f32; (spec.batch * words) as usize];

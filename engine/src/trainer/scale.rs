@@ -23,7 +23,7 @@ impl Trainer {
 
     /// Counts the targets of a step of which nothing was said: a rank alone has all of them.
     pub(super) fn count_own(&mut self, batches: &[MicroBatch<'_>]) -> Result<()> {
-        if !self.spec.labelled || self.scaling.has_counted() {
+        if !self.lowered.spec.labelled || self.scaling.has_counted() {
             return Ok(());
         }
         if self.is_distributed() {

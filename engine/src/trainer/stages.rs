@@ -51,7 +51,7 @@ impl Trainer {
             tokens: Some(self.tokens_to_all(tokens, batch, seq)?),
             ..Batch::default()
         };
-        if !planner::joins_forward(&self.spec, &self.lowered.facts) {
+        if !planner::joins_forward(&self.lowered.spec, &self.lowered.facts) {
             for u in self.own_units() {
                 self.gather_for_eval(u)?;
                 self.release_after_eval(u)?;
@@ -86,7 +86,7 @@ impl Trainer {
         };
         let values = self.host_values(made)?;
         if stage == 0 {
-            return Ok(Some(values).filter(|_| self.spec.place.is_first()));
+            return Ok(Some(values).filter(|_| self.lowered.spec.place.is_first()));
         }
         staged(&self.pipe)?.peers.send_values(mesh, &values, 0)?;
         Ok(None)
@@ -104,7 +104,7 @@ impl Trainer {
         }
         {
             let mut mesh = self.groups.mesh().borrow_mut();
-            let all = mesh.group(self.spec.everyone())?;
+            let all = mesh.group(self.lowered.spec.everyone())?;
             all.broadcast(stream, b.all(), DType::I32, 0, OUTSIDE)?;
         }
         Ok(Tensor::dense(Arc::new(b), 0, [batch, seq], DType::I32))

@@ -3,7 +3,7 @@
 use super::Trainer;
 use crate::blocks::Blocks;
 use crate::caches::Caches;
-use crate::dry::{DryRun, assign, of_the_same, plan_for};
+use crate::devices::{Devices, Links};
 use crate::error::{Error, Result};
 use crate::graphs::Graphs;
 use crate::groups::MeshGroups;
@@ -15,39 +15,31 @@ use crate::timeline::Diagnostics;
 use crate::upload::{images, upload_consts};
 use crate::values::Values;
 use crate::whole::Whole;
-use crossweave_hal::{Bootstrap, Device};
 use crossweave_machine::Machine;
 use crossweave_mesh::{GroupKey, Mesh};
 use crossweave_offload::{Executor, FileTier};
 use crossweave_plan::StepKind;
-use crossweave_planner::{self as planner, Lowered, OffloadDevice, RankSpec, StepGroups};
+use crossweave_planner::{Lowered, OffloadDevice, RankSpec, StepGroups, Units};
 use crossweave_program::{Room, UnitState};
 use crossweave_state::{Sharers, States, Together};
-use crossweave_store::NoFaults;
-use crossweave_tensor::{UnitDecl, place_on};
 use std::cell::Cell;
-use std::sync::Arc;
 
 impl Trainer {
-    /// Plans the step, checks the plan, allocates state and joins the data-parallel group.
+    /// Allocates the state of a rank that is prepared, makes its streams and joins its groups. `units` are those it was prepared from.
+    ///
+    /// # Errors
+    /// What the device cannot do; memory, streams, groups or files that cannot be had.
     pub fn new(
-        device: &Device,
-        mut units: Vec<UnitDecl>,
-        spec: RankSpec,
-        dry: &DryRun,
-        boot: &dyn Bootstrap,
+        devices: Devices,
+        mut lowered: Lowered,
+        units: Units,
+        links: Links<'_>,
     ) -> Result<Trainer> {
-        let spec = spec.of_stages(units.len());
-        spec.check()?;
-        place_on(&mut units, &spec.place).map_err(at(&spec, "placing parameters"))?;
-        of_the_same(dry, &units)?;
+        let device = &devices.compute;
+        let spec = lowered.spec.clone();
         crate::quantized::check(device, &spec)?;
-        assign(&mut units, &spec.optim)?;
-        let shared = planner::shared(&spec, &units)?;
         let model = units.iter().map(|u| u.params.clone()).collect();
-        planner::keep_stage(&spec, &mut units)?;
-        let planned = plan_for(device, &spec, dry)?;
-        let mut lowered = planner::lower(&spec, &units, &dry.writes, &shared, planned)?;
+        let units = units.of_stage(&spec)?;
         let tables = std::mem::take(&mut lowered.state);
         let whole = Whole::new(&tables);
 
@@ -60,10 +52,16 @@ impl Trainer {
         let allocating = at(&spec, "allocating parameters and moments");
         let mut machine = Machine::new(device, program).map_err(&allocating)?;
         let joined = lowered.groups.joined();
-        let mesh = Mesh::new(device, boot, spec.place, &joined, &spec.mesh_options())
-            .map_err(at(&spec, "joining the group dp"))?;
+        let mesh = Mesh::new(
+            device,
+            links.boot,
+            spec.place,
+            &joined,
+            &links.mesh_options(),
+        )
+        .map_err(at(&spec, "joining the group dp"))?;
         machine.join(&mesh).map_err(at(&spec, "set-up"))?;
-        let pipe = Pipe::new(device, &spec, &lowered, &dry.flows, &mesh);
+        let pipe = Pipe::new(device, &lowered, &mesh);
         let pipe = pipe.map_err(at(&spec, "set-up"))?;
         let together = together(&spec, &lowered.groups, &tables, &mesh);
         let together = together.map_err(at(&spec, "set-up"))?;
@@ -72,7 +70,7 @@ impl Trainer {
         state.clear(&lanes.compute).map_err(at(&spec, "set-up"))?;
         let consts = upload_consts(&lanes.compute, &units);
         let consts = consts.map_err(at(&spec, "uploading tables"))?;
-        let host = start_host(device, &spec, &mut lowered);
+        let host = start_host(&devices, &spec, &mut lowered);
         let host = host.map_err(at(&spec, "opening the offloaded state"))?;
 
         // Images, and where each token's feature is.
@@ -86,7 +84,7 @@ impl Trainer {
             let filled = lanes.compute.fill(seed.all(), bits, 4);
             filled.map_err(at(&spec, "set-up"))?;
         }
-        let graphs = Graphs::new(device, spec.graphs).map_err(at(&spec, "set-up"))?;
+        let graphs = Graphs::new(device, links.graphs).map_err(at(&spec, "set-up"))?;
         Ok(Trainer {
             values: Values::new(units.len(), spec.own_micro_batches() as usize),
             blocks: Blocks {
@@ -95,7 +93,6 @@ impl Trainer {
                 consts,
                 graphs,
             },
-            spec,
             state,
             whole,
             lanes,
@@ -159,7 +156,7 @@ fn together(
 
 /// Allocates the host's side and starts its thread, where something rests off the device.
 fn start_host(
-    device: &Device,
+    devices: &Devices,
     spec: &RankSpec,
     lowered: &mut Lowered,
 ) -> crossweave_tensor::Result<Option<Executor>> {
@@ -167,15 +164,15 @@ fn start_host(
         return Ok(None);
     };
     let rooms: Vec<Room> = std::mem::take(&mut lowered.rooms);
-    let files = (how.tier == OffloadDevice::Nvme).then(|| FileTier {
-        folder: offload.folder.clone(),
-        settings: offload.files.clone(),
-        layer: match &offload.faults {
-            Some(f) => f.0.clone(),
-            None => Arc::new(NoFaults),
-        },
+    let files = (how.tier == OffloadDevice::Nvme).then(|| {
+        let (settings, layer) = devices.files.open(&offload.files);
+        FileTier {
+            folder: offload.folder.clone(),
+            settings,
+            layer,
+        }
     });
     let name = format!("host-{}", spec.place.job_rank());
-    let devices = (device, &offload.host.0);
+    let devices = (&devices.compute, &devices.host);
     Executor::start(devices, rooms, (Lowered::WORDS, how.pin), files, name).map(Some)
 }

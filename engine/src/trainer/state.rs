@@ -15,7 +15,7 @@ impl Trainer {
             host: self.host.as_ref(),
             mesh: self.groups.mesh(),
             peers: self.pipe.as_ref().map(|p| &p.peers),
-            rank: self.spec.place.job_rank(),
+            rank: self.lowered.spec.place.job_rank(),
             step: self.step,
         }
     }
@@ -135,7 +135,7 @@ impl Trainer {
 
     /// Serves rank 0 until it has done; returns at once where nothing is sharded. Every rank but 0 calls this while rank 0 reads.
     pub fn serve_reads(&mut self) -> Result<()> {
-        if !self.reads_together() || self.spec.place.is_first() {
+        if !self.reads_together() || self.lowered.spec.place.is_first() {
             return Ok(());
         }
         loop {

@@ -30,7 +30,7 @@ impl Trainer {
         batches: &[MicroBatch<'_>],
         lr: &dyn Fn(u64) -> f64,
     ) -> Result<()> {
-        let (stream, spec) = (&self.lanes.compute, &self.spec);
+        let (stream, spec) = (&self.lanes.compute, &self.lowered.spec);
         let images = images(&self.blocks.units);
         let data = upload(&mut self.in_flight, stream, spec, images, batches);
         let data = data.map_err(|e| self.error("uploading the batch", e))?;
@@ -92,7 +92,7 @@ impl Trainer {
             let ran = self.replaying(s, |t| t.run_calls(program, calls, Some(s), inputs));
             self.end_span(open, &|| s.op.to_string());
             ran.map_err(|e| Error::Run {
-                rank: self.spec.place.job_rank(),
+                rank: self.lowered.spec.place.job_rank(),
                 step: self.step,
                 at: format!("plan step {} {}", s.id.0, s.op),
                 source: e,

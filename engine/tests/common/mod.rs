@@ -3,11 +3,13 @@
 
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, FileSettings, HostDevice, MicroBatch, OffloadDevice, OffloadSpec, OptimizerOffload,
-    Place, RankLedger, RankSpec, ReduceGradients, StateKind, StepMetrics, Topology, Trainer,
-    ZeroSpec, assign, dry_run,
+    Axis, Devices, Dry, FileSettings, Files, Links, MicroBatch, OffloadDevice, OffloadSpec,
+    OptimizerOffload, Place, RankLedger, RankSpec, ReduceGradients, StateKind, StepMetrics,
+    Topology, Trainer, Units, ZeroSpec, assign, dry_run, prepare,
 };
-use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
+use crossweave_hal::{
+    Bootstrap, Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result,
+};
 use crossweave_nn::{Lora, ModelSpec};
 use crossweave_plan::{Facts, Plan};
 use crossweave_tensor::{UnitDecl, place_on};
@@ -40,9 +42,8 @@ impl Bootstrap for Nobody {
 }
 
 /// Optimizer states off the device, all of them.
-pub fn offload(w: &World, dir: &Path, tier: OffloadDevice) -> OffloadSpec {
+pub fn offload(dir: &Path, tier: OffloadDevice) -> OffloadSpec {
     OffloadSpec {
-        host: HostDevice(w.cpu.open(0).unwrap()),
         optimizer: Some(OptimizerOffload {
             tier,
             ratio: 1.0,
@@ -60,14 +61,61 @@ pub fn offload(w: &World, dir: &Path, tier: OffloadDevice) -> OffloadSpec {
             buffers: 4,
             ..FileSettings::default()
         },
-        faults: None,
     }
 }
 
-/// The CPU and the null device, each for up to 8 ranks.
+/// The CPU and the null device, each for up to 8 ranks, and how ranks on them are started.
 pub struct World {
     pub cpu: Plugin,
     pub null: Plugin,
+    /// Steps are replayed as graphs.
+    pub graphs: bool,
+    pub files: Files,
+}
+
+impl World {
+    /// What a rank runs on that computes on `device`; a CPU runs what is updated on the host.
+    pub fn devices(&self, device: &Device) -> Devices {
+        Devices {
+            compute: device.clone(),
+            host: self.cpu.open(0).unwrap(),
+            files: self.files.clone(),
+        }
+    }
+
+    /// The way to the others, with a limit of a minute.
+    pub fn links<'a>(&self, boot: &'a dyn Bootstrap) -> Links<'a> {
+        Links {
+            timeout: Some(Duration::from_secs(60)),
+            graphs: self.graphs,
+            ..Links::new(boot)
+        }
+    }
+
+    /// A rank on `device`, prepared and set up, without starting values.
+    pub fn rank(
+        &self,
+        device: &Device,
+        units: Vec<UnitDecl>,
+        s: &RankSpec,
+        dry: &Dry,
+        boot: &dyn Bootstrap,
+    ) -> crossweave_engine::Result<Trainer> {
+        set_up(self.devices(device), units, s, dry, self.links(boot))
+    }
+}
+
+/// Prepares a rank for its device and sets it up there.
+pub fn set_up(
+    devices: Devices,
+    units: Vec<UnitDecl>,
+    s: &RankSpec,
+    dry: &Dry,
+    links: Links<'_>,
+) -> crossweave_engine::Result<Trainer> {
+    let units = Units::new(units, &s.place, &s.optim)?;
+    let lowered = prepare(&devices.compute, s, &units, dry)?;
+    Trainer::new(devices, lowered, units, links)
 }
 
 // One process has one backend, which keeps its first host: every test asks for the most devices any of them needs.
@@ -81,6 +129,8 @@ pub fn world() -> World {
     World {
         cpu: Plugin::new(raw),
         null: Plugin::new(null),
+        graphs: false,
+        files: Files::Folder,
     }
 }
 
@@ -183,7 +233,6 @@ pub fn spec(world: u32, micro_batches: u32) -> RankSpec {
         },
         bucket_bytes: 6000,
         zero: by_step(),
-        timeout: Some(Duration::from_secs(60)),
         ..RankSpec::new(dp_place(world))
     }
 }
@@ -371,7 +420,7 @@ fn train_counted(
         let null = w.null.open(0).unwrap();
         let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
         let device = w.cpu.open(rank).unwrap();
-        let mut t = Trainer::new(&device, units, s.clone(), &dry, &Boot(kv.clone())).unwrap();
+        let mut t = w.rank(&device, units, &s, &dry, &Boot(kv.clone())).unwrap();
         t.init().unwrap();
         before(&mut t);
         let batches = |step: u64| -> Vec<(Vec<i32>, Vec<i32>, u64)> {
@@ -564,7 +613,7 @@ pub fn started(
     let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
     let device = w.cpu.open(0).unwrap();
     let boot = Boot(Arc::new(LocalKv::default()));
-    let mut t = Trainer::new(&device, units, s.clone(), &dry, &boot)?;
+    let mut t = w.rank(&device, units, s, &dry, &boot)?;
     t.init()?;
     Ok(t)
 }
@@ -601,7 +650,7 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
     if let Optimizer::Adam(a) = &mut spy.optim.base.optimizer {
         a.betas = [0.0, 0.5];
     }
-    let mut t = Trainer::new(&device, units, spy, &dry, &boot).unwrap();
+    let mut t = w.rank(&device, units, &spy, &dry, &boot).unwrap();
     t.init().unwrap();
     let params = t.params();
     let read = |t: &Trainer, kind| -> Vec<Vec<f64>> {

@@ -3,7 +3,7 @@
 use crate::common::*;
 use crossweave_engine::optimizers::*;
 use crossweave_engine::{
-    Documents, FileSettings, HostDevice, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload,
+    Documents, FileSettings, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload,
     PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, Trainer, ZeroSpec,
     ZeroStage,
 };
@@ -19,7 +19,7 @@ pub struct Job {
     pub spec: RankSpec,
     /// Done to each rank's trainer before its first step.
     pub before: fn(&mut Trainer),
-    /// Run on the CPU instead of the null device: what needs graphs.
+    /// Run on the CPU instead of the null device, as graphs.
     pub on_cpu: bool,
     /// Pinned memory is listed by what it is for and its size only: a thread gives it back when it has done.
     pub pinned_in_any_order: bool,
@@ -29,14 +29,12 @@ const RECOMPUTE: [Recompute; 3] = [Recompute::None, Recompute::Full, Recompute::
 const STAGES: std::ops::Range<u32> = 0..4;
 
 struct Matrix<'a> {
-    w: &'a World,
     folder: &'a Path,
     jobs: Vec<Job>,
 }
 
-pub fn jobs(w: &World, folder: &Path) -> Vec<Job> {
+pub fn jobs(folder: &Path) -> Vec<Job> {
     let mut m = Matrix {
-        w,
         folder,
         jobs: vec![],
     };
@@ -580,7 +578,6 @@ impl Matrix<'_> {
 
     fn away(&self, tier: OffloadDevice) -> Option<OffloadSpec> {
         Some(OffloadSpec {
-            host: HostDevice(self.w.cpu.open(0).unwrap()),
             optimizer: Some(OptimizerOffload {
                 tier,
                 ratio: 1.0,
@@ -598,7 +595,6 @@ impl Matrix<'_> {
                 buffers: 4,
                 ..FileSettings::default()
             },
-            faults: None,
         })
     }
 
@@ -736,7 +732,6 @@ impl Matrix<'_> {
         self.add("labels, pipeline", &model, s);
         for stage in [0, 3] {
             let s = RankSpec {
-                graphs: true,
                 recompute: Recompute::Full,
                 ..staged(spec(1, 2), stage)
             };

@@ -14,7 +14,7 @@
 pub mod matrix;
 
 use crate::common::*;
-use crossweave_engine::{MicroBatch, RankSpec, StateKind, Trainer, dry_run};
+use crossweave_engine::{Links, MicroBatch, RankSpec, StateKind, Trainer, dry_run};
 use crossweave_hal::{CallListing, CheckerState, ListedCall, list_calls};
 use matrix::Job;
 use std::collections::{BTreeMap, HashMap};
@@ -145,14 +145,19 @@ fn phases(w: &World, job: &Job, rank: u32) -> Rank {
             .open(0)
             .unwrap(),
     };
-    let host = s.offload.as_ref().map(|o| &o.host.0);
+    let devices = w.devices(&device);
+    let host = s.offload.is_some().then_some(&devices.host);
     let mut p = Phases {
         devices: [&device].into_iter().chain(host).map(list_calls).collect(),
         any_order: job.pinned_in_any_order,
         done: vec![],
     };
     p.begin();
-    let mut t = Trainer::new(&device, units, s.clone(), &dry, &Nobody).unwrap();
+    let links = Links {
+        graphs: job.on_cpu,
+        ..w.links(&Nobody)
+    };
+    let mut t = set_up(devices, units, &s, &dry, links).unwrap();
     t.init().unwrap();
     (job.before)(&mut t);
     flush(&t);
@@ -286,7 +291,7 @@ fn streams_are_given_the_calls_they_were_given_before() {
     let dir = tempfile::tempdir().unwrap();
     let folder = std::env::var_os("CROSSWEAVE_CALLS");
     let mut lines = vec![];
-    for job in matrix::jobs(&w, dir.path()) {
+    for job in matrix::jobs(dir.path()) {
         let ranks: Vec<_> = (0..job_ranks(&job.spec))
             .map(|r| phases(&w, &job, r))
             .collect();

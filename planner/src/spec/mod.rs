@@ -4,8 +4,9 @@ mod offload;
 mod pipeline;
 mod precision;
 
-pub use offload::{Faults, HostDevice, OffloadSpec, OptimizerOffload};
-pub use pipeline::{FlowShape, PipelineSpec, keep_stage, shared};
+pub use offload::{OffloadSpec, OptimizerOffload};
+pub use pipeline::{FlowShape, PipelineSpec};
+pub(crate) use pipeline::{keep_stage, shared};
 pub use precision::Precision;
 use precision::check_accumulation;
 pub(crate) use precision::facts_of_accumulation;
@@ -14,12 +15,11 @@ use crate::documents::Documents;
 use crate::error::{Error, Result};
 use crate::scaler::LossScaler;
 use crossweave_hal::DType;
-use crossweave_mesh::{Axis, AxisSet, GroupKey, Islands, Place};
+use crossweave_mesh::{Axis, AxisSet, GroupKey, Place};
 use crossweave_zero::canonical::{fullest, shards_of};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use crossweave_zero::{ReduceGradients, ZeroSpec, ZeroStage};
 use std::ops::Range;
-use std::time::Duration;
 
 /// What the backward recomputes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -60,8 +60,6 @@ pub struct RankSpec {
     pub bucket_bytes: u64,
     /// Reduce on a stream of its own, beside the backward.
     pub overlap: bool,
-    /// The time limit of each collective.
-    pub timeout: Option<Duration>,
     /// What is sharded over the data-parallel group.
     pub zero: ZeroSpec,
     /// At what scale and in what types gradients are computed and summed.
@@ -73,10 +71,6 @@ pub struct RankSpec {
     /// Logical shards of the global batch, at least as many as ranks: every sum goes over them in one tree, so that any number of ranks
     /// trains to the same bits. None: sums go over the ranks.
     pub canonical: Option<u32>,
-    /// Which ranks share a library of collectives, in a job of several back ends.
-    pub islands: Option<Islands>,
-    /// Forward and backward steps that repeat are replayed as graphs of the device.
-    pub graphs: bool,
     /// Rows hold several documents that must not see each other, or whose positions begin anew.
     pub documents: Option<Documents>,
     /// Some predictions have a target of -100 and do not count: the loss is the mean over those of all ranks that do.
@@ -100,14 +94,11 @@ impl RankSpec {
             recompute: Recompute::None,
             bucket_bytes: 25 << 20,
             overlap: true,
-            timeout: None,
             zero: ZeroSpec::default(),
             precision: Precision::default(),
             offload: None,
             pipeline: None,
             canonical: None,
-            islands: None,
-            graphs: false,
             documents: None,
             labelled: false,
         }
@@ -220,6 +211,13 @@ impl RankSpec {
                 },
             )));
         }
+        if self.quantizes() && self.compute.bits() != 16 {
+            const KEY: &str = "zero_optimization.zero_quantized_weights";
+            return Err(Error::Invalid(format!(
+                "{KEY}: parameters are computed with in {}, and only 16-bit ones are gathered in 8 bits; fix: enable bf16 or fp16, or remove {KEY}",
+                self.compute.name()
+            )));
+        }
         self.check_canonical()?;
         check_accumulation(self)
     }
@@ -318,15 +316,5 @@ impl RankSpec {
         let lengths = self.documents.is_some_and(|d| d.attention);
         let positions = self.documents.is_some_and(|d| d.positions);
         2 * n + if lengths { n + self.batch } else { 0 } + if positions { n } else { 0 }
-    }
-}
-
-impl RankSpec {
-    /// Options of the groups a rank joins.
-    pub fn mesh_options(&self) -> crossweave_mesh::MeshOptions {
-        crossweave_mesh::MeshOptions {
-            timeout: self.timeout,
-            islands: self.islands.clone(),
-        }
     }
 }

@@ -1,20 +1,9 @@
 //! What rests off the device.
 
-use crossweave_hal::{DType, Device};
-use crossweave_store::{Layer, Settings};
+use crossweave_hal::DType;
+use crossweave_store::Settings;
 use crossweave_zero::OffloadDevice;
 use std::path::PathBuf;
-use std::sync::Arc;
-
-/// The device whose kernels run on host memory: the `cpu` back end, or another that imports host pointers.
-#[derive(Clone)]
-pub struct HostDevice(pub Device);
-
-impl std::fmt::Debug for HostDevice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0.plugin().name())
-    }
-}
 
 /// Optimizer states and gradients on the host.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,8 +36,6 @@ impl OptimizerOffload {
 /// What rests off the device.
 #[derive(Clone, Debug)]
 pub struct OffloadSpec {
-    /// Computes on host memory.
-    pub host: HostDevice,
     /// Optimizer states, gradients and the update.
     pub optimizer: Option<OptimizerOffload>,
     /// Parameters between gathers (stage 3): they rest with the optimizer states, whose whole update is then the host's.
@@ -59,16 +46,4 @@ pub struct OffloadSpec {
     pub folder: PathBuf,
     /// How files are read and written; the size of a buffer is chosen here.
     pub files: Settings,
-    /// Faults under the files, for tests.
-    pub faults: Option<Faults>,
-}
-
-/// Faults under the files, for tests.
-#[derive(Clone)]
-pub struct Faults(pub Arc<dyn Layer>);
-
-impl std::fmt::Debug for Faults {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("faults")
-    }
 }

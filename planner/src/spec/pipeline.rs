@@ -134,7 +134,7 @@ impl RankSpec {
 ///
 /// # Errors
 /// Stages that do not fit the model, or with canonical sums.
-pub fn keep_stage(spec: &RankSpec, units: &mut [UnitDecl]) -> Result<()> {
+pub(crate) fn keep_stage(spec: &RankSpec, units: &mut [UnitDecl]) -> Result<()> {
     let Some(p) = &spec.pipeline else {
         return Ok(());
     };
@@ -162,7 +162,7 @@ pub fn keep_stage(spec: &RankSpec, units: &mut [UnitDecl]) -> Result<()> {
 ///
 /// # Errors
 /// Several.
-pub fn shared(spec: &RankSpec, units: &[UnitDecl]) -> Result<Vec<BTreeSet<usize>>> {
+pub(crate) fn shared(spec: &RankSpec, units: &[UnitDecl]) -> Result<Vec<BTreeSet<usize>>> {
     let Some(p) = &spec.pipeline else {
         return Ok(vec![]);
     };
