@@ -143,20 +143,6 @@ impl Resolver<'_> {
         self.warnings.push(problem);
     }
 
-    /// Warns of keys that were given and have no effect.
-    fn without_effect(&mut self, s: &Settings) {
-        let config = self.config;
-        let given = |path: &str| config.place(path).is_some() && !config.is_auto(path);
-        for (path, what, fix) in moot(config).into_iter().filter(|m| given(&m.0)) {
-            self.warn(&path, what, fix);
-        }
-        for (path, asked, what, fix) in without_effect(s) {
-            if asked && given(path) {
-                self.warn(path, what, fix);
-            }
-        }
-    }
-
     /// Parameters rest beside the optimizer states that make them, so that where only parameters are sent away the states go along.
     fn states_beside_parameters(&mut self, zero: &mut Zero) {
         let away = zero
@@ -558,6 +544,20 @@ fn accumulation(s: &Settings) -> Dtype {
     }
 }
 
+/// Warns of keys that were given and have no effect.
+fn warn_without_effect(r: &mut Resolver<'_>, s: &Settings) {
+    let config = r.config;
+    let given = |path: &str| config.place(path).is_some() && !config.is_auto(path);
+    for (path, what, fix) in moot(config).into_iter().filter(|m| given(&m.0)) {
+        r.warn(&path, what, fix);
+    }
+    for (path, asked, what, fix) in without_effect(s) {
+        if asked && given(path) {
+            r.warn(path, what, fix);
+        }
+    }
+}
+
 /// See [`Config::resolve_given`].
 pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resolved, Errors> {
     let mut r = Resolver {
@@ -577,7 +577,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         r.warn("zero_optimization.reshard_after_forward", what, fix);
     }
     let dtype = r.dtype(&mut s);
-    r.without_effect(&s);
+    warn_without_effect(&mut r, &s);
     if s.zero_optimization
         .stage3_gather_16bit_weights_on_model_save
         && dtype == Dtype::F32

@@ -61,7 +61,7 @@ pub(crate) enum Task {
     Row { path: PathBuf, row: Row },
 }
 
-/// Counts of documents.
+/// The kinds of odd documents that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Odd {
     /// Bytes that are not UTF-8 were replaced.

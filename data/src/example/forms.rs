@@ -72,7 +72,15 @@ impl Rows {
         }
     }
 
-    /// The shape of a row, as a person writes it.
+    /// Returns the first field of such a row that holds a number which only Python writes, in words.
+    pub(crate) fn unreadable(self, row: &Value) -> Option<String> {
+        self.reads().iter().find_map(|name| {
+            let why = field(row, name).as_ref().and_then(no_value)?;
+            Some(format!("field {name:?} is {why}"))
+        })
+    }
+
+    /// Returns the shape of such a row, for a fix.
     pub(crate) fn shape(self) -> &'static str {
         match self {
             Rows::Messages => {
@@ -107,12 +115,6 @@ impl Rows {
 pub(super) fn field(row: &Value, name: &str) -> Option<Value> {
     let value = row.get_attr(name).ok()?;
     (!value.is_none() && !value.is_undefined()).then_some(value)
-}
-
-/// The reason for which a field that is there has no value.
-pub(super) fn no_field(row: &Value, name: &str) -> Option<String> {
-    let why = no_value(&field(row, name)?)?;
-    Some(format!("field {name:?} is {why}"))
 }
 
 fn message(role: &str, content: Value) -> Value {

@@ -8,7 +8,7 @@ mod messages;
 mod tests;
 mod turns;
 
-use self::forms::{field, no_field};
+use self::forms::field;
 use self::messages::{counts, list, role};
 use self::turns::{Turns, Unclear};
 use crate::chat::ChatTemplate;
@@ -42,7 +42,7 @@ pub(crate) use self::forms::READ;
 /// The object of a line.
 ///
 /// # Errors
-/// The reason for which a line is no JSON, with its column.
+/// A line that is no JSON, with its column.
 fn object_of(line: &[u8]) -> std::result::Result<Value, String> {
     let at = |at: usize, reason: &str| format!("column {}: {reason}", at + 1);
     let text = std::str::from_utf8(line).map_err(|e| at(e.valid_up_to(), "not UTF-8"))?;
@@ -114,7 +114,7 @@ impl ExampleReader {
         if self.examples.skip_null && rows.fields().iter().any(null) {
             return Ok(None);
         }
-        if let Some(why) = rows.reads().iter().find_map(|name| no_field(&row, name)) {
+        if let Some(why) = rows.unreadable(&row) {
             return Err(bad(why, shape));
         }
         // Of a row of another form the fix says which.

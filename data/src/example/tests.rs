@@ -138,6 +138,24 @@ fn lines_that_are_no_examples_say_what_is_missing() {
         let said = refused(&r, line);
         assert!(said.contains(words), "{line}: {said}");
     }
+    let s = reader(Rows::ShareGpt, false, Some(PLAIN));
+    let said = refused(
+        &s,
+        "{\"conversations\": [{\"from\": \"human\", \"value\": NaN}]}",
+    );
+    assert!(
+        said.contains("is no string but NaN, which Python"),
+        "{said}"
+    );
+    let a = reader(Rows::Alpaca, false, Some(PLAIN));
+    let said = refused(
+        &a,
+        "{\"instruction\": \"a\", \"input\": NaN, \"output\": \"b\"}",
+    );
+    assert!(
+        said.contains("field \"input\" is NaN, which Python"),
+        "{said}"
+    );
     let p = reader(Rows::PromptCompletion, false, None);
     for (line, words) in [
         ("{\"prompt\": \"a\"}", "\"completion\" is missing"),

@@ -40,7 +40,7 @@ pub(crate) fn text_of_row(row: &Row, column: Column<'_>, path: &Path) -> Result<
     })
 }
 
-/// The remark about a row that lacks the field and has those of an example.
+/// Says what a row is that lacks the field and has those of an example.
 fn other(row: &[u8], field: &str) -> String {
     let members = members(row);
     let has = |name: &str| members.iter().any(|m| m.is(row, name));
@@ -53,11 +53,11 @@ fn other(row: &[u8], field: &str) -> String {
 /// Picks one field out of an object, or out of an object within it, without building the rest.
 struct Field<'a> {
     column: Column<'a>,
-    /// The rest of its name, to be found in this object.
+    /// The rest of its name, which is to be found here.
     rest: &'a str,
 }
 
-/// The find: nothing, null, or a text.
+/// The value that was found: nothing, null, or a text.
 type Found = Option<Option<String>>;
 
 impl<'a> Field<'a> {

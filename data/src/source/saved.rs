@@ -5,7 +5,7 @@ use crossweave_files as files;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// The keys of `state.json` that are read.
+/// The contents of `state.json`, as far as they are read.
 #[derive(Deserialize)]
 struct State {
     #[serde(rename = "_data_files")]
@@ -17,7 +17,7 @@ struct DataFile {
     filename: String,
 }
 
-/// The content of `dataset_dict.json`.
+/// The contents of `dataset_dict.json`.
 #[derive(Deserialize)]
 struct Splits {
     splits: Vec<String>,

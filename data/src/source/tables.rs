@@ -247,7 +247,8 @@ fn no_column(path: &Path, field: &str, names: Vec<String>) -> DataError {
     }
 }
 
-/// The remark about rows of which the field of text is missing, where they have the fields of examples.
+/// Says what rows are of which the field of text is missing, where they have the fields of
+/// examples.
 pub(super) fn said_of_examples(has: impl Fn(&str) -> bool) -> String {
     Rows::recognised(has).map_or(String::new(), |rows| {
         format!(
