@@ -181,6 +181,7 @@ pub const FUNCTION_LINES: &[Entry] = &[
     Entry { place: "cli/src/explain/text.rs: write", ceiling: 145, why: "a page from top to bottom" },
     Entry { place: "cli/src/plan.rs: run", ceiling: 119, why: "the options of one verb in their order; becomes calls of the training library" },
     Entry { place: "cli/src/plan_page.rs: write", ceiling: 111, why: "a page from top to bottom" },
+    Entry { place: "planner/src/lower.rs: write", ceiling: 101, why: "one arm for each kind of step of a plan" },
     Entry { place: "report/src/charts.rs: Lines::render", ceiling: 131, why: "one drawing from axes to legend" },
     Entry { place: "cli/src/train/setup.rs: prepare", ceiling: 133, why: "the setup of a job in its order; becomes the training library" },
     Entry { place: "collectives/src/comm_plan/nodes.rs: hierarchical", ceiling: 123, why: "one plan whose phases share their chunks" },
