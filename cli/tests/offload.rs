@@ -137,6 +137,35 @@ fn micro_batches_that_leave_have_the_bits_of_those_that_stay() {
     assert!(some["pinned"]["grad"]["now"].as_u64() < some["host"]["grad"]["now"].as_u64());
 }
 
+/// Page-locked memory that is refused is named by the key that asks for it, with the limit of the system: what the device copies, and what
+/// `pin_memory` asks for besides.
+#[test]
+fn memory_that_cannot_be_page_locked_names_the_key_and_the_limit() {
+    let s = Scratch::new();
+    let pinned = "zero_optimization.offload_optimizer.pin_memory=true";
+    let refusals = |sets: &[&str]| -> Vec<String> {
+        let said = (10..60).step_by(3).map(|n| {
+            let fault = format!("fault=alloc:{n}:oom");
+            let mut args = train("never", sets);
+            args.extend(["--layer", &fault]);
+            String::from_utf8_lossy(&s.run(&args).stderr).into_owned()
+        });
+        said.filter(|e| e.contains("ulimit -l")).collect()
+    };
+    let stage = "zero_optimization.stage=2";
+    let all = refusals(&[stage, HOST, pinned]);
+    let keys = |says: &str| all.iter().any(|e| e.contains(says));
+    let asks = "this key asks for it; set it to false";
+    assert!(keys("pin_memory") && keys(asks), "{all:?}");
+    let some = refusals(&[stage, HOST]);
+    assert!(!some.is_empty(), "nothing is page-locked");
+    let copied = |e: &String| e.contains("the device copies it");
+    assert!(some.iter().all(copied), "{some:?}");
+    let files = refusals(&[stage, NVME, FOLDER]);
+    let pool = |e: &String| e.contains("buffer_count");
+    assert!(files.iter().any(pool), "{files:?}");
+}
+
 /// Ten billion parameters on one device of 32 GB, whatever the micro-batches; kept on the device their sum alone takes more.
 #[test]
 fn ten_billion_parameters_take_24_gb_for_any_number_of_micro_batches() {

@@ -124,7 +124,7 @@ fn draw(d: &mut Dice, w: &World, folder: &Path) -> Job {
         s.zero.reduce = ReduceGradients::Auto;
     }
     assert!(s.sums_on_the_host(), "{what}");
-    let lora = (tp == 1 && s.pipeline.is_none() && d.once_in(4)).then(|| Lora {
+    let lora = (tp == 1 && s.pipeline.is_none() && d.once_in(4)).then_some(Lora {
         r: 3,
         alpha: 7.0,
         dropout: 0.0,

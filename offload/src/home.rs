@@ -81,14 +81,17 @@ impl<'a> Home<'a> {
     }
 
     fn locked(&self, bytes: u64, tag: Tag, why: &str) -> Result<HostBuffer> {
-        self.device
-            .alloc_host(bytes, tag)
-            .map_err(|e| match e.code {
-                Code::Oom | Code::Unsupported => Error::Storage(format!(
-                    "{KEY}: {bytes} bytes of page-locked memory ({}) are refused: {e}; {why}",
-                    tag.name()
-                )),
-                _ => e.into(),
-            })
+        let memory = self.device.alloc_host(bytes, tag);
+        memory.map_err(|e| refused(KEY, &format!("{bytes} bytes ({})", tag.name()), e, why))
+    }
+}
+
+/// Says which key asks for page-locked memory that is refused, and what can be done.
+pub(crate) fn refused(key: &str, what: &str, e: crossweave_hal::Error, why: &str) -> Error {
+    match e.code {
+        Code::Oom | Code::Unsupported => Error::Storage(format!(
+            "{key}: {what} of page-locked memory are refused: {e}; {why}"
+        )),
+        _ => e.into(),
     }
 }

@@ -34,6 +34,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use worker::{Job, Progress, Shared, Worker};
 
+/// The key of configs that says how many blocks the pool has, and what helps where they cannot be page-locked.
+const POOL: &str = "zero_optimization.offload_optimizer.buffer_count";
+const SMALLER: &str = "the device copies from and to them; set it lower, or raise the limit of locked memory (`ulimit -l`)";
+
 /// Files below pinned memory.
 pub struct FileTier {
     /// Folder in which the files are.
@@ -96,8 +100,12 @@ impl Executor {
                     buffer_bytes: largest.max(1),
                     ..f.settings
                 };
+                let blocks = format!("{} blocks of {largest} bytes", settings.buffers);
                 let store = Store::open_with(&f.folder, device, Tag::Moment, settings, f.layer);
-                Some(Arc::new(store.map_err(failed)?))
+                Some(Arc::new(store.map_err(|e| match e {
+                    crossweave_store::Error::Hal(e) => home::refused(POOL, &blocks, e, SMALLER),
+                    e => failed(e),
+                })?))
             }
         };
         let stream = host.stream("host", 0)?;
