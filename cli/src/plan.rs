@@ -144,9 +144,8 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
     let own = job.place(whose(args, ranks)?);
     let (dry, division) = divided(&plugin, &job, &own)?;
     let units = job.units(&own)?;
-    let null = plugin.open(0)?;
     // A rank with what rests off its device.
-    let placed = |rank: RankSpec| with_offload(rank, &job.resolved, &null, true);
+    let placed = |rank: RankSpec| with_offload(rank, &job.resolved);
     let known = known(&job, &placed(spec(&job, &division, own)), &device);
     let mut all = vec![];
     let mut judged = vec![];

@@ -3,7 +3,6 @@
 use super::metrics::StepRecord;
 use super::offload::with_offload;
 use super::setup::{Computes, Run};
-use crate::backend::open_linked;
 use crate::say::say;
 use crossweave_engine::{GraphCounts, RankLedger};
 use crossweave_report::listed;
@@ -160,8 +159,7 @@ pub fn print(run: &Run, s: &Summary, ledgers: &[RankLedger]) {
 
 /// When the gradients of micro-batches are reduced, in bytes.
 fn reductions(run: &Run) -> Option<String> {
-    let null = open_linked("null", &run.host).ok()?.open(0).ok()?;
-    let spec = with_offload(run.rank_spec(0), &run.job.resolved, &null, true);
+    let spec = with_offload(run.rank_spec(0), &run.job.resolved);
     crate::reductions::of_run(&spec, &run.layout.dry(0).units)
 }
 
