@@ -6,7 +6,7 @@ use crate::found::Found;
 use crate::surroundings::{Plugins, Surroundings};
 use crate::train::{capable, fits, free_folder, graphs, keys, may_become, ready};
 use crate::train_error::{Result, TrainError};
-use crate::{hub, source};
+use crate::{hub, job_error, source};
 use crossweave_config::{Config, Data};
 use crossweave_data::{Corpus, DataSpec};
 use crossweave_hal::{Device, HostServices};
@@ -50,12 +50,12 @@ pub fn check(
     found.take(&asked, "checkpoint", keys(&asked));
     let scratch = Scratch::new(&around.scratch);
     let notes = RefCell::new(vec![]);
-    let open = |spec: &DataSpec, data: &Data| -> Result<Option<Corpus>> {
-        if let Data::Text(d) = data
-            && let Some(dir) = &d.cache_dir
-        {
-            may_become(dir.as_ref())?;
-        }
+    if let Some(Data::Text(d)) = &asked.settings.data
+        && let Some(dir) = &d.cache_dir
+    {
+        found.take(&asked, "data", may_become(dir.as_ref()));
+    }
+    let open = |spec: &DataSpec, _: &Data| -> job_error::Result<Option<Corpus>> {
         let remarks = crossweave_data::check(spec)?;
         notes
             .borrow_mut()

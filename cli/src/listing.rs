@@ -10,8 +10,9 @@
 use crate::backend::BackendChoice;
 use crate::check::check;
 use crate::config_file;
+use crate::job::Job;
+use crate::job::open::Opened;
 use crate::ranks::Ranks;
-use crate::rehearse;
 use crate::surroundings::Surroundings;
 use crate::train::listed::{self, begin};
 use crate::train::{Lines, Request};
@@ -273,20 +274,28 @@ impl Files {
     }
 }
 
-/// What `plan` and `explain` make of a config, as far as its steps depend on it.
-fn rehearsed(args: &Request) -> Result<String> {
+/// What `plan` and `explain` make of a config.
+fn sizes(args: &Request) -> Result<Job> {
     let ranks = u64::from(args.ranks.as_ref().map_or(1, Ranks::count));
-    let r = rehearse::job(
-        config_file::load(&args.config, &args.sets, &args.around.caches)?,
-        ranks,
-        &args.around.caches,
-    )?;
-    let batch = &r.resolved.batch;
-    let mut text = format!("seq {} batch {batch:?}\n", r.seq_len);
-    for p in r.source.units().iter().flat_map(|u| &u.params) {
+    let caches = &args.around.caches;
+    let config = config_file::load(&args.config, &args.sets, caches)?;
+    Ok(Opened::sizes(config, ranks, caches)?)
+}
+
+/// A job as far as its steps depend on it.
+fn rehearsed(job: &Job) -> String {
+    let batch = &job.resolved.batch;
+    let mut text = format!("seq {} batch {batch:?}\n", job.seq_len);
+    for p in job.source.units().iter().flat_map(|u| &u.params) {
         let _ = writeln!(text, "{} {:?}", p.name, p.shape);
     }
-    Ok(text)
+    text
+}
+
+/// What the files of a config complete it to; how long the run is follows from text alone.
+fn completed(job: &Job) -> [Value; 5] {
+    let all = serde_json::to_value(&job.resolved.settings).unwrap();
+    ["model", "data", "zero_optimization", "optimizer", "mesh"].map(|key| all[key].clone())
 }
 
 fn checked(args: &Request) -> Result<String> {
@@ -310,9 +319,15 @@ fn hash(text: &str) -> String {
 /// The columns of a line: name and text.
 fn columns(f: &Files, args: &Request) -> Vec<(&'static str, String)> {
     let said = |r: Result<String>| r.unwrap_or_else(|e| format!("refused: {e}"));
-    let mut all = match begin(args) {
-        Ok(job) => {
-            let l = listed::of(&job).unwrap();
+    let (run, sizes) = (begin(args), sizes(args));
+    if let (Ok(run), Ok(sizes)) = (&run, &sizes) {
+        // A config is opened in one way, whether its text is read or not.
+        assert_eq!(rehearsed(&run.job), rehearsed(sizes));
+        assert_eq!(completed(&run.job), completed(sizes));
+    }
+    let mut all = match run {
+        Ok(run) => {
+            let l = listed::of(&run).unwrap();
             vec![
                 ("ranks", l.classes),
                 ("division", l.division),
@@ -322,7 +337,7 @@ fn columns(f: &Files, args: &Request) -> Vec<(&'static str, String)> {
         }
         Err(e) => vec![("refused", e.to_string())],
     };
-    all.push(("plan", said(rehearsed(args))));
+    all.push(("plan", said(sizes.map(|job| rehearsed(&job)))));
     all.push(("check", said(checked(args))));
     all.iter_mut()
         .for_each(|(_, text)| *text = f.anywhere(text));

@@ -49,7 +49,6 @@ mod probe;
 mod processes;
 mod ranks;
 mod reductions;
-mod rehearse;
 mod remedies;
 mod remembered;
 mod replay;

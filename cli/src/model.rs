@@ -4,7 +4,6 @@ use crate::adapter::{self, Adapter};
 use crate::hub::{self, Part};
 use crate::job_error::{JobError, Result};
 use crate::surroundings::Caches;
-use crate::trained;
 use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
 use crossweave_data::{Columns, Remark};
@@ -130,22 +129,6 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
         spec,
         folder: Some(Folder { dir, names }),
         checkpoint: None,
-        lora: None,
-        adapter: None,
-        fingerprint: None,
-        teacher: None,
-    })
-}
-
-/// The model of a run's checkpoint.
-///
-/// # Errors
-/// A checkpoint that remembers no model.
-pub fn of_checkpoint(checkpoint: Checkpoint, caches: &Caches) -> Result<Source> {
-    Ok(Source {
-        spec: trained::spec(&checkpoint, caches)?,
-        folder: None,
-        checkpoint: Some(checkpoint),
         lora: None,
         adapter: None,
         fingerprint: None,

@@ -2,10 +2,10 @@
 
 use crate::args::PlanArgs;
 use crate::backend::{host, open_linked};
+use crate::job::open::Opened;
 use crate::job::spec::compute_type;
 use crate::job::{Division, Job, Shares, spec};
 use crate::model::Source;
-use crate::rehearse;
 use crate::say::say;
 use crate::surroundings::Surroundings;
 use crate::train::with_offload;
@@ -115,7 +115,7 @@ fn needed(
     device: &devices::Chosen,
     around: &Surroundings,
 ) -> Result<u64> {
-    let job = rehearse::job(config, ranks, &around.caches)?;
+    let job = Opened::sizes(config, ranks, &around.caches)?;
     let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
     let own = job.place(0);
     let (dry, division) = divided(&plugin, &job, &own)?;
@@ -139,7 +139,7 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
     let named = args.device.as_deref();
     let device = devices::choose(named, &config.settings.run.backend, ranks, around)?;
     let asked = config.clone();
-    let job = rehearse::job(config, ranks, &around.caches)?;
+    let job = Opened::sizes(config, ranks, &around.caches)?;
     let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
     let own = job.place(whose(args, ranks)?);
     let (dry, division) = divided(&plugin, &job, &own)?;

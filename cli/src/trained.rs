@@ -47,7 +47,7 @@ pub fn open(named: &Path, caches: &Caches) -> Result<Trained> {
                     source.checkpoint = Some(checkpoint);
                     source
                 }
-                None => model::of_checkpoint(checkpoint, caches)?,
+                None => of_checkpoint_alone(checkpoint, caches)?,
             },
             folder: None,
         })
@@ -91,6 +91,22 @@ fn is_run(dir: &Path) -> bool {
 fn json(path: &Path) -> Option<Value> {
     let bytes = crossweave_files::read(path, crossweave_files::TABLE).ok()?;
     serde_json::from_slice(&bytes).ok()
+}
+
+/// The model of a run's checkpoint.
+///
+/// # Errors
+/// A checkpoint that remembers no model.
+fn of_checkpoint_alone(checkpoint: Checkpoint, caches: &Caches) -> Result<Source> {
+    Ok(Source {
+        spec: spec(&checkpoint, caches)?,
+        folder: None,
+        checkpoint: Some(checkpoint),
+        lora: None,
+        adapter: None,
+        fingerprint: None,
+        teacher: None,
+    })
 }
 
 impl Trained {

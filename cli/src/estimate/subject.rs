@@ -5,7 +5,7 @@ use super::presets::{PRESETS, Preset};
 use crate::config_file;
 use crate::counts::count;
 use crate::job::Job;
-use crate::rehearse;
+use crate::job::open::Opened;
 use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
 use crossweave_config as config;
@@ -189,7 +189,7 @@ fn of_config(
 ) -> Result<Subject> {
     let config = config_file::load(file, &[], &around.caches)?;
     let ranks = config.ranks(ranks);
-    let job = rehearse::job(config, ranks, &around.caches)?;
+    let job = Opened::sizes(config, ranks, &around.caches)?;
     let parts = cut::parts(&job, &around.plugins)?;
     let Job {
         resolved,

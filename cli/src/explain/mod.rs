@@ -11,9 +11,9 @@ mod text;
 use crate::args::ExplainArgs;
 use crate::backend::{self, BackendChoice, host, open_linked};
 use crate::config_file;
+use crate::job::open::Opened;
 use crate::job::spec::compute_type;
 use crate::job::{Division, Job, Shares, spec};
-use crate::rehearse;
 use crate::say::say;
 use crate::surroundings::{Plugins, Surroundings};
 use crate::train::with_offload;
@@ -57,7 +57,7 @@ pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
     }
     let offloads = onto_the_device(&mut config)?;
     let ranks = config.ranks(args.ranks.map(u64::from));
-    let job = rehearse::job(config, ranks, &around.caches)?;
+    let job = Opened::sizes(config, ranks, &around.caches)?;
     let counts = count(&job, ranks, &around.plugins)?;
 
     let services = host(plugins, ranks as u32, Some(1), None);

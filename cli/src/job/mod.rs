@@ -8,6 +8,7 @@ pub mod documents;
 pub mod feed;
 #[allow(clippy::module_inception)]
 mod job;
+pub mod open;
 pub mod optimizer;
 pub mod spec;
 mod units;

@@ -3,13 +3,14 @@
 use super::balance;
 use super::folder::{self, RunFolder};
 use super::layout::Layout;
-use super::ready::{self, Reads, Ready};
+use super::ready::{self, Ready};
 use super::record::{Machine, Origin};
 use super::request::Request;
 use super::resume::{self, Resume};
 use super::trace::TraceSpec;
 use crate::backend;
 use crate::found::{self, Found};
+use crate::job::open::Reads;
 use crate::job::spec::compute_type;
 use crate::job::{Feed, Job, Shares, spec};
 use crate::processes::Processes;

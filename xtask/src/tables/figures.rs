@@ -25,7 +25,6 @@ pub const CIRCLES: &[Entry] = &[
     Entry { place: "backends/wgpu/src/kernel.rs", ceiling: 2, why: "the text of a kernel is written from its operands' access, which the kernel declares" },
     Entry { place: "checkpoint/src/error.rs", ceiling: 7, why: "one error type names what each reader found, in that reader's own type" },
     Entry { place: "checkpoint/src/load.rs", ceiling: 2, why: "loading verifies a signature, and signing checks the files as loading does" },
-    Entry { place: "cli/src/adapted.rs", ceiling: 5, why: "a model is described by what trained it; it falls when the job is a crate" },
     Entry { place: "cli/src/estimate/advice.rs", ceiling: 2, why: "the advice lists the stages that the page prints" },
     Entry { place: "cli/src/train/balance.rs", ceiling: 9, why: "the parts of setting a job up share the job that they fill; it falls when training is a library" },
     Entry { place: "collectives/src/by_plan.rs", ceiling: 5, why: "plans, faults and traces are parts of the group on which they act" },
