@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 mod adapted;
-mod adapter;
 mod args;
 mod asked;
 mod backend;
@@ -13,7 +12,6 @@ mod check;
 mod checkpoints;
 mod companions;
 mod completions;
-mod config_file;
 mod configs;
 mod conform;
 mod counts;
@@ -25,21 +23,15 @@ mod explain;
 mod explore;
 mod flight;
 mod flight_page;
-mod found;
 mod generate;
 mod handshake;
-mod hub;
 mod infer;
-mod job;
-mod job_error;
 mod layers;
 #[cfg(test)]
 mod listing;
 mod man;
 mod mesh;
-mod model;
 mod new_plugin;
-mod objective;
 mod outputs;
 mod plan;
 mod plan_page;
@@ -60,8 +52,6 @@ mod stages;
 mod start;
 mod stored;
 mod surroundings;
-mod teacher;
-mod tokens;
 mod train;
 mod train_error;
 mod trained;
@@ -72,6 +62,9 @@ use args::{Cli, Command};
 use clap::Parser;
 use crossweave_data::is_guarded;
 use crossweave_hal::{HostMemory, crash};
+use crossweave_job::{
+    self as job, adapter, config_file, error as job_error, found, hub, model, tokens,
+};
 use error::Result;
 use std::process::ExitCode;
 use std::time::Duration;

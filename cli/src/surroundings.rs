@@ -3,6 +3,7 @@
 
 use crate::error::{CliError, Result};
 use crossweave_hal::loader::search_dirs;
+pub use crossweave_job::Caches;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -39,17 +40,6 @@ pub struct Plugins {
     pub cache: Option<PathBuf>,
     /// The library of MPI, in place of the one that is found.
     pub mpi: Option<OsString>,
-}
-
-/// Where models and tokens are kept from run to run.
-#[derive(Clone, Debug, Default)]
-pub struct Caches {
-    /// The folder for tokenised data. `None`: one beside the run.
-    pub tokens: Option<PathBuf>,
-    /// The hub cache, in which models are found by name. `None`: models are found by path only.
-    pub models: Option<PathBuf>,
-    /// The folder of cargo, for `data.train.cargo_sources`.
-    pub cargo: Option<PathBuf>,
 }
 
 impl Surroundings {

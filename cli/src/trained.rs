@@ -4,10 +4,11 @@
 
 use crate::companions::Companions;
 use crate::hub::{self, Part};
+use crate::job::data_spec;
 use crate::job_error::{JobError, Result};
 use crate::model::{self, Source};
 use crate::surroundings::Caches;
-use crate::{adapted, adapter, described, source, tokens};
+use crate::{adapted, adapter, described, tokens};
 use crossweave_checkpoint::{Checkpoint, CheckpointError, MANIFEST, Proof, list};
 use crossweave_config as config;
 use crossweave_data::{Tokenizer, TokenizerSpec};
@@ -199,7 +200,7 @@ pub fn tokenizer_spec(from: &Checkpoint, caches: &Caches) -> Result<Option<Token
             "copy the tokenizer's files beside it",
         ));
     };
-    Ok(source::spec(&data, Some(&model), caches)?.tokenizer)
+    Ok(data_spec::spec(&data, Some(&model), caches)?.tokenizer)
 }
 
 /// The files that go beside the weights of a checkpoint's model.

@@ -57,6 +57,7 @@ const DATA: &str = "crossweave-data";
 const CHECKPOINT: &str = "crossweave-checkpoint";
 const CONFIG: &str = "crossweave-config";
 const ENGINE: &str = "crossweave-engine";
+const JOB: &str = "crossweave-job";
 const REPORT: &str = "crossweave-report";
 /// Its library is what integration tests share.
 const TESTS: &str = "crossweave-tests";
@@ -133,9 +134,11 @@ pub const CRATES: &[Crate] = &[
     Crate { name: ENGINE, floor: 9, ours: &[HAL, MACHINE, MESH, OFFLOAD, STATE, STORE, PLAN, PLANNER, PROGRAM, TENSOR], theirs: &["serde"], dev: &[CPU, NULL, CHECKPOINT, NN, ZERO, "safetensors", "serde_json", "tempfile"] },
     // What a run records for its report, and the pages made of it: without any crate that runs one.
     Crate { name: REPORT, floor: 2, ours: &[FILES, WORDS], theirs: &["indicatif", "serde", "serde_json"], dev: &[] },
+    // A config and the files it names, as values that ranks are made of: above what it opens and plans with, and without any device.
+    Crate { name: JOB, floor: 9, ours: &[CHECKPOINT, CONFIG, DATA, FILES, HAL, MESH, NN, PLAN, PLANNER, TENSOR, ZERO], theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"] },
     Crate {
         name: "crossweave", floor: 10,
-        ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, PLAN, PLANNER, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, REPORT, FILES, WORDS],
+        ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, JOB, REPORT, FILES, WORDS],
         theirs: &["clap_complete", "clap_mangen", "console", "clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
         dev: &[TESTS, "safetensors", "sha2", "tempfile"],
     },
@@ -323,6 +326,7 @@ pub const OPEN_PLACES: &[&str] = &[
     "checkpoint/src/",
     "config/src/",
     "data/src/",
+    "job/src/",
     "report/src/",
 ];
 

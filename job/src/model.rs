@@ -1,9 +1,9 @@
 //! From `model` of a config, or a Hugging Face folder, to the units the engine runs and the weights they start from.
 
 use crate::adapter::{self, Adapter};
+use crate::caches::Caches;
+use crate::error::{JobError, Result};
 use crate::hub::{self, Part};
-use crate::job_error::{JobError, Result};
-use crate::surroundings::Caches;
 use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
 use crossweave_data::{Columns, Remark};

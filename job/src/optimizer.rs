@@ -1,6 +1,6 @@
 //! From the config's optimizer to what the engine runs: rates to shares of the schedule's, groups to rules.
 
-use crate::job_error::{JobError, Result};
+use crate::error::{JobError, Result};
 use crossweave_config::{
     DecayOn, Model, Optimizer as Section, OptimizerParams, ParamGroup, Part, Settings,
 };

@@ -1,6 +1,6 @@
 //! A job as its ranks see it: the config with nothing left open, the model, and the length of a sequence.
 
-use super::documents;
+use crate::documents;
 use crate::model::Source;
 use crossweave_config::Resolved;
 use crossweave_data::Tokenizer;

@@ -1,6 +1,6 @@
 //! Faults of a config that only its files, the model or a back end show: each with its place in the config, all of them together.
 
-use crate::job_error::{Placeable, Result};
+use crate::error::{Placeable, Result};
 use crossweave_config::{Config, Errors, Problem, is_path};
 
 /// The faults that were found, in the order in which they were.
@@ -87,7 +87,7 @@ fn of_value<'a>(config: &'a Config, what: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job_error::JobError;
+    use crate::error::JobError;
 
     #[test]
     fn an_error_stands_where_its_key_does() {

@@ -1,6 +1,6 @@
 //! Which sequences a validation reads: each of those held back once, or the first of them.
 
-use crate::job_error::Result;
+use crate::error::Result;
 use crossweave_config::Resolved;
 use crossweave_data::{BatchShape, Batches, Corpus, Remark};
 

@@ -1,8 +1,8 @@
 //! The tokenizer that travels with a model: `tokenizer.json` where there is one, else a note that names a built-in one.
 
+use crate::caches::Caches;
+use crate::error::{JobError, Result};
 use crate::hub::{self, Part};
-use crate::job_error::{JobError, Result};
-use crate::surroundings::Caches;
 use crossweave_config as config;
 use crossweave_data::{Tokenizer, TokenizerKind, TokenizerSpec};
 use crossweave_files as disk;

@@ -1,7 +1,7 @@
 //! The units of a rank: declared, cut over the ranks that share layers, frozen and grouped as the config says, and placed.
 
-use super::{Job, optimizer};
-use crate::job_error::{JobError, Result};
+use crate::error::{JobError, Result};
+use crate::{Job, optimizer};
 use crossweave_mesh::{Axis, Place};
 use crossweave_nn::still;
 use crossweave_planner::{Units, assign};

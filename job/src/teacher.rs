@@ -1,9 +1,9 @@
 //! The teacher of a distillation (`distill`): a frozen model whose units run beside the student's.
 
+use crate::caches::Caches;
+use crate::error::{JobError, Result};
 use crate::hub::{self, Part};
-use crate::job_error::{JobError, Result};
 use crate::model::{self, Source, Teacher};
-use crate::surroundings::Caches;
 use crossweave_config::Resolved;
 use crossweave_data::Columns;
 use crossweave_nn::Distill;

@@ -1,12 +1,12 @@
 //! A config completed by its model and its data, and the files it names opened: one way for `train`, `config check`, `plan`, `explain` and
 //! `estimate`.
 
-use super::{Job, documents, validation};
+use crate::caches::Caches;
+use crate::error::{JobError, Placeable, Result};
 use crate::found::Found;
-use crate::job_error::{JobError, Placeable, Result};
 use crate::model::{self, Source};
-use crate::surroundings::Caches;
-use crate::{objective, source, teacher};
+use crate::{Job, documents, validation};
+use crate::{data_spec, objective, teacher};
 use crossweave_config::{Config, Data, Epoch, Given, Model, Resolved};
 use crossweave_data::{
     BatchShape, Batches, Columns, Corpus, DataSpec, GivenTokens, Ids, Pass, Remark, SequenceSource,
@@ -294,7 +294,7 @@ fn describe(
     opened: Option<&Source>,
     caches: &Caches,
 ) -> Result<DataSpec> {
-    let mut spec = source::spec(data, Some(model), caches)?;
+    let mut spec = data_spec::spec(data, Some(model), caches)?;
     if let Some(s) = opened {
         spec.model_vocab = Some(s.spec.model().vocab as usize);
         spec.objective = objective::of(data, Some(model), Some(&s.spec))?;

@@ -1,6 +1,6 @@
 //! What a rank is asked to do, from the config: data only, of the place where it stands.
 
-use super::{Division, Job, documents, optimizer};
+use crate::{Division, Job, documents, optimizer};
 use crossweave_config::{self as config, Dtype, Resolved};
 use crossweave_hal::DType;
 use crossweave_mesh::Place;

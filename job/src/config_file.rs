@@ -1,9 +1,9 @@
 //! The config of a job, read from its file with `--set` pairs laid over it.
 
+use crate::caches::Caches;
+use crate::error::{JobError, Result};
 use crate::found;
 use crate::hub;
-use crate::job_error::{JobError, Result};
-use crate::surroundings::Caches;
 use crossweave_config::{Config, split_set};
 use crossweave_files as files;
 use std::path::Path;

@@ -4,8 +4,8 @@
 //! A download that was cut leaves links without a blob, shards that are missing, or no snapshot at all: each is said with the command
 //! that mends it.
 
-use crate::job_error::{JobError, Result};
-use crate::surroundings::Caches;
+use crate::caches::Caches;
+use crate::error::{JobError, Result};
 use crossweave_config::{Config, Model};
 use crossweave_files as files;
 use serde_json::Value;

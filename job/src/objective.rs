@@ -1,6 +1,6 @@
 //! What is to be predicted (`data.objective`): what the model predicts, and the data layer's form of it.
 
-use crate::job_error::{JobError, Result};
+use crate::error::{JobError, Result};
 use crossweave_config::{self as config, Config, Data, MEAN_NOISE_SPAN_LENGTH, MLM_PROBABILITY};
 use crossweave_data::{Images, Masking, Objective, Pairs, Spans};
 use crossweave_nn::ModelSpec;

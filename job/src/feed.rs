@@ -1,7 +1,7 @@
 //! What a rank reads in each step: tokens, targets and images of its micro-batches.
 
-use super::{Division, Job, spec};
-use crate::job_error::Result;
+use crate::error::Result;
+use crate::{Division, Job, spec};
 use crossweave_data::{Batches, TokenBatch};
 use crossweave_mesh::Place;
 use std::ops::Range;

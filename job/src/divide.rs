@@ -1,8 +1,8 @@
 //! How the ranks divide the work: the sequences of a micro-batch, and the units over pipeline stages. One answer for `train`, `plan` and
 //! `explain`.
 
-use super::Job;
-use crate::job_error::{JobError, Result};
+use crate::Job;
+use crate::error::{JobError, Result};
 use crossweave_config::{Balance, Layers};
 use crossweave_data::shares;
 use crossweave_mesh::{Axis, Place};

@@ -1,7 +1,7 @@
 //! Documents that share a row (`data.reset_attention_mask`, `data.reset_position_ids`): the engine's form of the keys, and what they need.
 
-use crate::job_error::{JobError, Result};
-use crate::source::is_indexed;
+use crate::data_spec::is_indexed;
+use crate::error::{JobError, Result};
 use crossweave_config::{Data, DataFormat, Objective};
 use crossweave_data::Tokenizer;
 use crossweave_planner::Documents;

@@ -1,6 +1,6 @@
 //! Adapter folders as PEFT writes them (`adapter_config.json`, `adapter_model.safetensors`), as what a model starts from.
 
-use crate::job_error::{JobError, Result};
+use crate::error::{JobError, Result};
 use crate::tokens;
 use crossweave_checkpoint::{
     ADAPTER, ADAPTER_CONFIG, HfDir, SafeFile, is_readable_float, write_f32,
