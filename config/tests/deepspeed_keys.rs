@@ -26,6 +26,10 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
         "a plain terminal would show nothing; DeepSpeed's scripts print themselves",
     ),
     (
+        "zero_optimization.offload_optimizer.pin_memory",
+        "what the device copies is page-locked either way; the rest of the host's memory is not, which changes no number",
+    ),
+    (
         "data_types.grad_accum_dtype",
         "gradients are added up in float32, which rounds no more than DeepSpeed's choices",
     ),

@@ -216,9 +216,8 @@ fn examples_are_read_from_lists_too() {
         examples(),
     );
     let said = said.unwrap_err();
-    // Rows for a template are Python's values, and a number is no prompt.
     assert!(
-        said.contains("x.jsonl:1: ") && said.contains("two strings"),
+        said.contains("x.jsonl:1: ") && said.contains("field \"prompt\" is NaN, which Python"),
         "{said}"
     );
 }
