@@ -3,9 +3,11 @@
 use crate::args::{BackendArgs, ExploreArgs, TrainArgs};
 use crate::backend::BackendChoice;
 use crate::ranks::Ranks;
+use crate::screen::Screen;
 use crate::surroundings::Surroundings;
 use crate::train::explore::Exploration;
 use crate::train::{Lines, Request};
+use std::sync::Arc;
 
 impl From<&BackendArgs> for BackendChoice {
     fn from(args: &BackendArgs) -> BackendChoice {
@@ -36,6 +38,7 @@ impl TrainArgs {
                 _ => Lines::Configured,
             },
             around,
+            events: Arc::new(Screen::default()),
         }
     }
 }
@@ -56,6 +59,7 @@ impl ExploreArgs {
                 trace: None,
                 lines: Lines::Configured,
                 around,
+                events: Arc::new(Screen::default()),
             },
             seeds: match args.seed {
                 Some(seed) => seed..seed.saturating_add(1),

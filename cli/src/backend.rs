@@ -163,12 +163,7 @@ pub fn host(
     if let Some(store) = store {
         host = host.kv(Arc::new(store));
     }
-    host = host.log(|level, target, message| {
-        // Errors and warnings; the rest is for a debugger of plugins.
-        if level <= 2 {
-            eprintln!("{target}: {message}");
-        }
-    });
+    host = host.log(plugins.log.sink());
     for name in LINKED {
         host = host.config(format!("{name}.devices"), ranks.to_string());
     }

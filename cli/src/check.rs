@@ -8,7 +8,7 @@ use crate::train::{capable, fits, free_folder, graphs, keys, may_become, ready};
 use crate::train_error::{Result, TrainError};
 use crate::{hub, job_error, source};
 use crossweave_config::{Config, Data};
-use crossweave_data::{Corpus, DataSpec};
+use crossweave_data::{Corpus, DataSpec, Progress};
 use crossweave_hal::{Device, HostServices};
 use crossweave_words::Size;
 use std::cell::RefCell;
@@ -26,6 +26,7 @@ pub fn check(
     ranks: u64,
     choice: &BackendChoice,
     around: &Surroundings,
+    progress: &dyn Progress,
 ) -> Result<String> {
     let mut found = Found::default();
     let pinned = hub::pin(&mut config, &around.caches);
@@ -68,7 +69,7 @@ pub fn check(
             ));
             return Ok(None);
         }
-        Ok(Some(source::open(spec, &scratch.0)?))
+        Ok(Some(source::open(spec, &scratch.0, progress)?))
     };
     let ready = ready(
         &mut config,

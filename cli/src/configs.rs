@@ -4,6 +4,7 @@ use crate::args::ConfigAction;
 use crate::backend::BackendChoice;
 use crate::check::check;
 use crate::config_file::{load, read};
+use crate::corpus_bar::Bar;
 use crate::error::{CliError, Result};
 use crate::say::say;
 use crate::surroundings::{Caches, Surroundings};
@@ -77,7 +78,7 @@ pub fn run(action: ConfigAction, around: &Surroundings) -> Result<()> {
             let ranks = config.ranks(ranks.map(u64::from));
             let text = match no_files {
                 true => config.check(ranks)?,
-                false => check(config, ranks, &choice, around)?,
+                false => check(config, ranks, &choice, around, &Bar::default())?,
             };
             say!("{}", text.trim_end());
         }

@@ -23,6 +23,7 @@ pub fn run(args: &GenerateArgs, around: &Surroundings) -> Result<()> {
     let host = host(&around.plugins, 1, None, None);
     let plugin = choose(&(&args.backend).into(), "cpu", &host, &around.plugins)?;
     let model = trained::open(&args.model, &around.caches)?;
+    model.remarks.iter().for_each(|r| eprintln!("{r}"));
     let source = &model.source;
     infer::continues(source)?;
     let tokenizer = model.tokenizer(&around.caches)?;

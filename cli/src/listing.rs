@@ -10,9 +10,11 @@
 use crate::backend::BackendChoice;
 use crate::check::check;
 use crate::config_file;
+use crate::corpus_bar::Bar;
 use crate::job::Job;
 use crate::job::open::Opened;
 use crate::ranks::Ranks;
+use crate::screen::Screen;
 use crate::surroundings::Surroundings;
 use crate::train::listed::{self, begin};
 use crate::train::{Lines, Request};
@@ -24,6 +26,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Name, `--ranks`, and what is set.
 type Layout = (&'static str, &'static str, &'static [&'static str]);
@@ -263,6 +266,7 @@ impl Files {
             trace: None,
             lines: Lines::Quiet,
             around: Surroundings::of_process().unwrap(),
+            events: Arc::new(Screen::default()),
         }
     }
 
@@ -307,6 +311,7 @@ fn checked(args: &Request) -> Result<String> {
         ranks,
         &BackendChoice::default(),
         &args.around,
+        &Bar::default(),
     )?;
     Ok(String::new())
 }

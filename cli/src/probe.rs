@@ -264,7 +264,9 @@ fn images(path: &Path, spec: &ModelSpec, inputs: &Inputs) -> Result<(Vec<f32>, u
 pub fn run(args: &ProbeArgs, around: &Surroundings) -> Result<()> {
     let host = host(&around.plugins, 1, None, None);
     let plugin = choose(&(&args.backend).into(), "cpu", &host, &around.plugins)?;
-    let mut source = trained::open(&args.model, &around.caches)?.source;
+    let model = trained::open(&args.model, &around.caches)?;
+    model.remarks.iter().for_each(|r| eprintln!("{r}"));
+    let mut source = model.source;
     let inputs = batch(&args.inputs, &source.spec)?;
     let (b, mut t) = (inputs.read.batch, inputs.read.seq);
     let positions = source.spec.model().positions;

@@ -5,14 +5,15 @@
 //! and name the rank; one that dies is noticed by the end of its connection to the job's store, and all its ranks are named.
 
 use crate::backend;
+use crate::events::{Event, Events};
 use crate::handshake;
 use crate::ranks::{Ranks, rank_words};
 use crate::roll::Roll;
 use crate::surroundings::Surroundings;
-use crate::train_error::{HOST_ROOM, Result, TrainError};
+use crate::train_error::{Result, TrainError};
 use crossweave_config::Resolved;
 use crossweave_hal::loader::{find, load};
-use crossweave_hal::{Carrier, CheckerState, HostName, HostServices, KvStore, Plugin, crash};
+use crossweave_hal::{Carrier, CheckerState, HostName, HostServices, KvStore, Plugin};
 use crossweave_mesh::{
     JobStore, LateStore, Launch, PeerFailure, ProcessMap, checker_state, detect, rendezvous,
     this_host,
@@ -101,7 +102,8 @@ pub struct Processes {
 #[derive(Clone)]
 pub struct Voice {
     store: JobStore,
-    /// Why this process fails has been printed.
+    events: Arc<dyn Events>,
+    /// Why this process fails has been reported.
     told: Arc<AtomicBool>,
     /// And the others have been notified.
     notified: Arc<AtomicBool>,
@@ -126,9 +128,7 @@ impl Voice {
     /// completed afterwards, which may take long.
     pub fn say(&self, error: &str) {
         if !self.told.swap(true, SeqCst) {
-            // In one piece: each is a call of the system that wakes the launcher, which may end this process before the next.
-            let line = format!("error: {error}\n");
-            eprint!("{line}");
+            self.events.on(Event::Failed(error));
         }
     }
 
@@ -151,7 +151,11 @@ impl Processes {
     ///
     /// # Errors
     /// Launcher variables that contradict themselves or `--ranks`; no MPI; processes that do not come.
-    pub fn join(ranks: Option<&Ranks>, around: &Surroundings) -> Result<Option<Processes>> {
+    pub fn join(
+        ranks: Option<&Ranks>,
+        around: &Surroundings,
+        events: &Arc<dyn Events>,
+    ) -> Result<Option<Processes>> {
         let launch = detect(|name| around.variable(name));
         let launch = launch.map_err(|e| TrainError::refused(e.to_string(), e.fix()))?;
         let Some(launch) = launch.filter(|l| l.world > 1) else {
@@ -165,7 +169,7 @@ impl Processes {
                 _ => TrainError::Elsewhere { code: 1 },
             });
         }
-        let met = Processes::rendezvous(launch, ranks, around);
+        let met = Processes::rendezvous(launch, ranks, around, events);
         met.map(Some).map_err(|e| {
             if process > 0 {
                 // What keeps the processes from meeting is said once: the first one's end ends the others through the launcher.
@@ -217,15 +221,12 @@ impl Processes {
         launch: Launch,
         ranks: Option<&Ranks>,
         around: &Surroundings,
+        events: &Arc<dyn Events>,
     ) -> Result<Processes> {
         let plugins = &around.plugins;
         let late = LateStore::default();
         let mut host = HostServices::builder()
-            .log(|level, target, message| {
-                if level <= 2 {
-                    eprintln!("{target}: {message}");
-                }
-            })
+            .log(plugins.log.sink())
             .kv(Arc::new(late.clone()));
         if let Some(family) = launch.launcher.family() {
             host = host.config("mpi.family", family);
@@ -264,13 +265,14 @@ impl Processes {
         })?;
         let plugin = Plugin::new(load(&path, &host.build())?);
         // The first call of the library waits for every process, without a limit.
-        let roll = Roll::call(&launch, MEETING);
+        let roll = Roll::call(&launch, MEETING, events);
         let carrier = Carrier::open(&plugin)?;
         let name = this_host();
         // Of each machine one process says it.
         let note = |what: &str| {
             if launch.local_rank == 0 {
-                eprintln!("note: {what}; the other addresses of that host are tried");
+                let note = format!("{what}; the other addresses of that host are tried");
+                events.on(Event::Note(&note));
             }
         };
         let store = rendezvous(&carrier, &launch, &name.name, MEETING, note)?;
@@ -281,7 +283,7 @@ impl Processes {
             store.know(&process_map);
             Processes::check(&launch, &process_map, &cards)?;
             let board = checker_state(&store, &process_map, &name, MEETING)?;
-            crash::guard(&rank_words(&process_map.here()), HOST_ROOM);
+            events.on(Event::Met(Some(process_map.here())));
             Ok((process_map, cards, board))
         };
         // A process that has failed meanwhile is why they do not meet, and says so itself.
@@ -302,6 +304,7 @@ impl Processes {
             cards,
             carrier,
             voice: Voice {
+                events: events.clone(),
                 store: store.clone(),
                 told: Arc::default(),
                 notified: Arc::default(),
@@ -480,17 +483,16 @@ impl Processes {
     pub fn watch(&self, tell: impl Fn(TrainError) + Send + Sync + 'static) {
         let here = self.here();
         let (board, told) = (self.board.clone(), self.voice.told.clone());
+        let events = self.voice.events.clone();
         let tell = Arc::new(tell);
         self.store.on_failure(move |f| {
             let e = TrainError::peer(here.clone(), f, last_calls(&board, f));
             if !e.is_silent() {
                 told.store(true, SeqCst);
-                // In one piece: each is a call of the system that wakes the launcher, which may end this process before the next.
-                let line = format!("error: {e}\n");
-                eprint!("{line}");
+                events.on(Event::Failed(&e.to_string()));
             }
             let (whom, words) = (rank_words(&here), f.to_string());
-            let rest = tell.clone();
+            let (rest, stuck) = (tell.clone(), events.clone());
             // On another thread, and after a moment: writing records takes milliseconds of a core that another process of the host may need to speak.
             let last = std::thread::Builder::new()
                 .name("last resort".into())
@@ -498,8 +500,9 @@ impl Processes {
                     std::thread::sleep(MOMENT);
                     rest(TrainError::Elsewhere { code: 1 });
                     std::thread::sleep(GRACE);
-                    eprintln!("error: {whom} did not stop in time: {words}");
-                    std::process::exit(1);
+                    stuck.on(Event::Stuck(&format!(
+                        "{whom} did not stop in time: {words}"
+                    )));
                 });
             if last.is_err() {
                 // The launcher is left to end us.

@@ -4,11 +4,13 @@
 //! children meanwhile: one that ends before it has joined will not come, and is named at once; one that is there and does not
 //! come is named, with what it runs, when the time for meeting is over.
 
+use crate::events::{Event, Events};
 use crate::train_error::TrainError;
 use crossweave_files::{TEXT, read};
 use crossweave_mesh::Launch;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -86,7 +88,7 @@ pub struct Roll(#[expect(dead_code, reason = "its drop is the message")] Sender<
 impl Roll {
     /// For the processes of `launch`, which meet within `limit`. `None` where the launcher cannot be seen: it is elsewhere, or there is
     /// none.
-    pub fn call(launch: &Launch, limit: Duration) -> Option<Roll> {
+    pub fn call(launch: &Launch, limit: Duration, events: &Arc<dyn Events>) -> Option<Roll> {
         // Of one machine only: what is not seen here may live elsewhere.
         if !cfg!(target_os = "linux") || launch.local_size != launch.world {
             return None;
@@ -95,7 +97,7 @@ impl Roll {
         // Nothing can be said of children that are not the launcher's own.
         present(launcher)?.get(&launch.rank)?;
         let (tell, told) = channel::<()>();
-        let launch = launch.clone();
+        let (launch, events) = (launch.clone(), events.clone());
         let thread = std::thread::Builder::new().name("roll call".into());
         thread
             .spawn(move || {
@@ -110,10 +112,17 @@ impl Roll {
                         false => 0,
                     };
                     if gone >= SURE {
-                        end(&launch, &absent(&launch, here.is_none(), &missing));
+                        end(
+                            &launch,
+                            &*events,
+                            &absent(&launch, here.is_none(), &missing),
+                        );
+                        return;
                     }
                     if LOOK * looks >= limit + LOOK {
-                        end(&launch, &late(&launch, here.unwrap_or_default(), limit));
+                        let e = late(&launch, here.unwrap_or_default(), limit);
+                        end(&launch, &*events, &e);
+                        return;
                     }
                 }
             })
@@ -162,10 +171,9 @@ fn late(launch: &Launch, here: BTreeMap<u32, String>, limit: Duration) -> TrainE
 }
 
 /// Only the first process there is speaks; the launcher ends the others with it.
-fn end(launch: &Launch, e: &TrainError) {
+fn end(launch: &Launch, events: &dyn Events, e: &TrainError) {
     if launch.rank > 0 {
         std::thread::sleep(Duration::from_millis(300) * launch.rank.min(10));
     }
-    eprintln!("error: {e}");
-    std::process::exit(1);
+    events.on(Event::Absent(e));
 }

@@ -1,15 +1,10 @@
-//! Opens the corpus of a job, with a progress bar while text becomes tokens.
+//! Opens the corpus of a job.
 
 use crate::job_error::Result;
 use crate::surroundings::Caches;
 use crossweave_config::Data;
-use crossweave_data::{Corpus, DataSpec, Phase, Progress};
-use crossweave_words::Size;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-use std::io::IsTerminal;
+use crossweave_data::{Corpus, DataSpec, Progress};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 /// Folder of tokenised data: `data.cache_dir`, else that of the surroundings, else one beside the run.
 pub fn cache_dir(data: &Data, out: &Path, caches: &Caches) -> PathBuf {
@@ -22,77 +17,10 @@ pub fn cache_dir(data: &Data, out: &Path, caches: &Caches) -> PathBuf {
         .unwrap_or_else(|| out.join("cache"))
 }
 
-/// Opens the corpus, with a bar on a terminal while it is built.
+/// Opens the corpus; `progress` follows how it is built.
 ///
 /// # Errors
 /// Any of the data layer.
-pub fn open(spec: &DataSpec, cache: &Path) -> Result<Corpus> {
-    Ok(crossweave_data::open(spec, cache, &Bar::default())?)
-}
-
-/// Between two lines where no terminal shows a bar.
-const BETWEEN_LINES: Duration = Duration::from_secs(5);
-
-/// A bar per phase; where there is no terminal, a line every few seconds.
-#[derive(Default)]
-struct Bar(Mutex<Option<(ProgressBar, Instant)>>);
-
-impl Bar {
-    fn with(&self, f: impl FnOnce(&mut Option<(ProgressBar, Instant)>)) {
-        // The bar is only drawn, so one that a panicking thread held is as good as any.
-        f(&mut self.0.lock().unwrap_or_else(|e| e.into_inner()));
-    }
-}
-
-impl Progress for Bar {
-    fn begin(&self, phase: Phase, total: u64) {
-        let what = match phase {
-            Phase::Hash => "reading the corpus",
-            Phase::Tokenize => "tokenising",
-        };
-        let target = match std::io::stderr().is_terminal() {
-            true => ProgressDrawTarget::stderr(),
-            false => ProgressDrawTarget::hidden(),
-        };
-        let bar = ProgressBar::with_draw_target(Some(total), target).with_message(what);
-        if let Ok(style) = ProgressStyle::with_template(
-            "{msg:<20} {wide_bar:.cyan/blue} {read} of {all}, {speed} eta {eta}",
-        ) {
-            type Out<'a> = &'a mut dyn std::fmt::Write;
-            // What cannot be drawn is not drawn.
-            let style = style
-                .with_key("read", |s: &ProgressState, w: Out<'_>| {
-                    let _ = write!(w, "{}", Size(s.pos()));
-                })
-                .with_key("all", |s: &ProgressState, w: Out<'_>| {
-                    let _ = write!(w, "{}", Size(s.len().unwrap_or(0)));
-                })
-                .with_key("speed", |s: &ProgressState, w: Out<'_>| {
-                    let _ = write!(w, "{}/s", Size(s.per_sec() as u64));
-                });
-            bar.set_style(style);
-        }
-        self.with(|slot| *slot = Some((bar, Instant::now())));
-    }
-    fn advance(&self, bytes: u64) {
-        self.with(|slot| {
-            let Some((bar, since)) = slot else { return };
-            bar.inc(bytes);
-            if bar.is_hidden() && since.elapsed() > BETWEEN_LINES {
-                *since = Instant::now();
-                let (done, all) = (bar.position(), bar.length().unwrap_or(0));
-                eprintln!("{}: {} of {}", bar.message(), Size(done), Size(all));
-            }
-        });
-    }
-    fn warn(&self, words: &str) {
-        eprintln!("warning: {words}");
-    }
-    fn end(&self) {
-        self.with(|slot| {
-            if let Some((bar, _)) = slot.take() {
-                bar.finish_and_clear();
-            }
-        });
-    }
+pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Corpus> {
+    Ok(crossweave_data::open(spec, cache, progress)?)
 }

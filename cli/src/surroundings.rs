@@ -7,6 +7,7 @@ pub use crossweave_job::Caches;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The variable by which users set options of plugins.
 pub const OPTIONS: &str = "CROSSWEAVE_PLUGIN_OPTIONS";
@@ -40,6 +41,37 @@ pub struct Plugins {
     pub cache: Option<PathBuf>,
     /// The library of MPI, in place of the one that is found.
     pub mpi: Option<OsString>,
+    /// What becomes of their errors and warnings.
+    pub log: Log,
+}
+
+/// What becomes of the errors and warnings that plugins log. By default nothing.
+#[derive(Clone, Default)]
+pub struct Log(Option<Sink>);
+
+type Sink = Arc<dyn Fn(&str, &str) + Send + Sync>;
+
+impl Log {
+    /// `sink` gets the name of what speaks, and the message.
+    pub fn to(sink: impl Fn(&str, &str) + Send + Sync + 'static) -> Log {
+        Log(Some(Arc::new(sink)))
+    }
+
+    /// The function that host services take. What is less than a warning is for a debugger of plugins.
+    pub fn sink(&self) -> impl Fn(u32, &str, &str) + Send + Sync + 'static {
+        let sink = self.0.clone();
+        move |level, target, message| {
+            if let Some(sink) = sink.as_ref().filter(|_| level <= 2) {
+                sink(target, message);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Log").field(&self.0.is_some()).finish()
+    }
 }
 
 impl Surroundings {
@@ -76,6 +108,7 @@ impl Surroundings {
                 options,
                 cache: plugin_cache(),
                 mpi: std::env::var_os("CROSSWEAVE_MPI_LIBRARY"),
+                log: Log::to(|target, message| eprintln!("{target}: {message}")),
             },
             caches: Caches {
                 tokens: token_cache(),

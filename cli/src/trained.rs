@@ -11,7 +11,7 @@ use crate::surroundings::Caches;
 use crate::{adapted, adapter, described, tokens};
 use crossweave_checkpoint::{Checkpoint, CheckpointError, MANIFEST, Proof, list};
 use crossweave_config as config;
-use crossweave_data::{Tokenizer, TokenizerSpec};
+use crossweave_data::{Remark, Tokenizer, TokenizerSpec};
 use crossweave_nn::ModelSpec;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 pub struct Trained {
     /// Its blocks and where its weights are.
     pub source: Source,
+    /// What is remarkable about a folder.
+    pub remarks: Vec<Remark>,
     /// The folder, where it is a model's.
     folder: Option<PathBuf>,
 }
@@ -35,9 +37,11 @@ pub fn open(named: &Path, caches: &Caches) -> Result<Trained> {
     };
     let of_folder = |dir: PathBuf| -> Result<Trained> {
         let source = model::open_folder(&dir)?;
-        source.remarks().iter().for_each(|r| eprintln!("{r}"));
-        let folder = Some(dir);
-        Ok(Trained { source, folder })
+        Ok(Trained {
+            remarks: source.remarks(),
+            source,
+            folder: Some(dir),
+        })
     };
     let of_checkpoint = |dir: &Path| -> Result<Trained> {
         let checkpoint = Checkpoint::open_as(dir, Proof::AsRead)?;
@@ -51,6 +55,7 @@ pub fn open(named: &Path, caches: &Caches) -> Result<Trained> {
                 None => of_checkpoint_alone(checkpoint, caches)?,
             },
             folder: None,
+            remarks: vec![],
         })
     };
     if !dir.is_dir() || is_model(&dir) {

@@ -6,6 +6,7 @@
 //! proportion; gradients and losses count for the sequences they come from, so the curve is that of even shares.
 
 use super::setup::Run;
+use crate::events::Event;
 use crate::infer::Alone;
 use crate::job::spec::timed;
 use crate::job::{Division, Job};
@@ -37,37 +38,35 @@ pub fn speeds(run: &Run, processes: Option<&Processes>) -> Result<Option<Vec<f64
     if run.layout.division.stages.is_none() && (micro == 1 || job.ranks == 1) {
         // A sequence cannot be cut: there is nothing to move.
         if micro == 1 && processes.is_none_or(Processes::first) {
-            eprintln!(
-                "note: run.balance: micro-batches of one sequence cannot be divided unevenly; each rank takes one"
-            );
+            let note = "run.balance: micro-batches of one sequence cannot be divided unevenly; each rank takes one";
+            run.on(Event::Note(note));
         }
         return Ok(None);
     }
     measured(run, processes).map(Some)
 }
 
-/// Says how fast the ranks were found to be, how the work is divided by that, and what repeats this division.
-pub fn say(job: &Job, division: &Division, speeds: &[f64]) {
+/// How fast the ranks were found to be, how the work is divided by that, and what repeats this division.
+pub fn note(job: &Job, division: &Division, speeds: &[f64]) -> String {
     let found: Vec<String> = speeds.iter().map(|s| format!("{s:.3}")).collect();
     let found = found.join(", ");
     if let Some(cut) = &division.stages {
-        eprintln!(
-            "note: run.balance: ranks do {found} sequences a second, and the stages run units {}; `--set 'mesh.pp_layers=\"{}\"' --set 'run.balance=\"even\"'` repeats this division",
+        return format!(
+            "run.balance: ranks do {found} sequences a second, and the stages run units {}; `--set 'mesh.pp_layers=\"{}\"' --set 'run.balance=\"even\"'` repeats this division",
             stages::in_words(cut),
             stages::as_key(cut),
         );
-        return;
     }
     let micro = job.resolved.batch.micro;
     let total = micro * u64::from(job.ranks);
     let even = vec![micro; job.ranks as usize];
     let rows = division.rows.as_ref().unwrap_or(&even);
     let rows: Vec<String> = rows.iter().map(u64::to_string).collect();
-    eprintln!(
-        "note: run.balance: ranks do {found} sequences a second and take {} of each {total}; `--set 'run.balance=\"{}\"'` repeats this division",
+    format!(
+        "run.balance: ranks do {found} sequences a second and take {} of each {total}; `--set 'run.balance=\"{}\"'` repeats this division",
         rows.join(", "),
         rows.join(","),
-    );
+    )
 }
 
 /// Sequences a second of every rank.

@@ -1,4 +1,4 @@
-//! `crossweave train`: prepares a job, runs one thread per rank of this process, and says what came of it.
+//! Training: a job is prepared, one thread per rank of this process runs, and what happens is reported to who watches.
 //!
 //! Everything that can be wrong is found in [`setup`] before the output folder exists. Then each rank walks [`rank`]; rank 0 also
 //! writes the files. The first failure of a rank aborts the others, and it is the one that is shown.
@@ -17,7 +17,6 @@ mod metrics;
 mod offload;
 mod peak;
 mod planned;
-mod progress;
 mod rank;
 mod ready;
 mod record;
@@ -32,13 +31,13 @@ mod table;
 mod threads;
 mod trace;
 
+use crate::events::{Event, Events};
 use crate::flight;
 use crate::processes::Processes;
-use crate::say;
-use crate::train_error::{HOST_ROOM, Result, TrainError};
+use crate::train_error::{Result, TrainError};
 use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
-use crossweave_hal::{CheckerState, crash};
+use crossweave_hal::CheckerState;
 use crossweave_mesh::JobStore;
 use crossweave_report::StepTime;
 pub use folder::{free_folder, may_become};
@@ -51,17 +50,16 @@ use setup::Run;
 pub use setup::{capable, graphs};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Runs the command.
+/// Trains as it is asked for.
 ///
 /// # Errors
 /// Everything that can go wrong with a run; see the crates' error types.
 pub fn run(request: &Request) -> Result<()> {
-    match Processes::join(request.ranks.as_ref(), &request.around)? {
+    match Processes::join(request.ranks.as_ref(), &request.around, &request.events)? {
         None => {
-            crash::guard("crossweave train", HOST_ROOM);
+            request.events.on(Event::Met(None));
             run_here(request, None)
         }
         Some(p) => {
@@ -87,8 +85,7 @@ fn run_here(request: &Request, processes: Option<&Processes>) -> Result<()> {
             run.check_world()?;
         }
     }
-    say::begin();
-    let stop = stop_on_signal(first)?;
+    let stop = request.events.start(first)?;
     let shared = Arc::new(Shared::new(stop, processes.map(|p| p.store.clone())));
     if let Some(p) = processes {
         let shared = shared.clone();
@@ -115,7 +112,7 @@ fn run_here(request: &Request, processes: Option<&Processes>) -> Result<()> {
     let mut summary = None;
     for end in ends {
         for what in &end.idle {
-            eprintln!("warning: {what}");
+            run.on(Event::Warning(what));
         }
         ledgers.push(RankEnd {
             ledger: end.ledger,
@@ -145,8 +142,8 @@ fn run_here(request: &Request, processes: Option<&Processes>) -> Result<()> {
     }
     let mut end = Ok(());
     if let Some(summary) = &summary {
-        if run.lines.is_some() {
-            table::print(&run, summary, &ledgers);
+        if run.reported.every.is_some() {
+            run.on(Event::Closed(&table::close(&run, summary, &ledgers)));
         }
         if summary.stopped {
             end = Err(TrainError::Stopped {
@@ -164,6 +161,7 @@ fn run_here(request: &Request, processes: Option<&Processes>) -> Result<()> {
 /// Leaves what the ranks asked of each other last, for `crossweave flight`: each process its own, and what others could not.
 struct Flights {
     out: PathBuf,
+    events: Arc<dyn Events>,
     board: CheckerState,
     here: Range<u32>,
     store: Option<JobStore>,
@@ -175,6 +173,7 @@ impl Flights {
     fn of(run: &Run, processes: Option<&Processes>) -> Flights {
         Flights {
             out: run.out.clone(),
+            events: run.reported.events.clone(),
             board: run.local_ranks.checker().clone(),
             here: run.local_ranks.here(),
             store: processes.map(|p| p.store.clone()),
@@ -198,7 +197,8 @@ impl Flights {
             },
         };
         if let Err(e) = flight::write(&self.out, &self.board, &self.here, &why) {
-            eprintln!("warning: no flight record: {e}");
+            let what = format!("no flight record: {e}");
+            self.events.on(Event::Warning(&what));
         }
     }
 }
@@ -228,27 +228,4 @@ fn exchange(p: &Processes, own: &[RankEnd]) -> Result<Vec<RankEnd>> {
         ledgers.extend(serde_json::from_slice::<Vec<RankEnd>>(&bytes).map_err(broken)?);
     }
     Ok(ledgers)
-}
-
-/// The first interrupt asks the run to stop after its step and save; the second ends the process at once.
-fn stop_on_signal(speaks: bool) -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let asked = stop.clone();
-    let handler = move || {
-        if asked.swap(true, Ordering::SeqCst) {
-            std::process::exit(130);
-        }
-        if speaks {
-            say::tell(format_args!(
-                "stopping after this step and saving a checkpoint (again: stop at once)"
-            ));
-        }
-    };
-    ctrlc::set_handler(handler).map_err(|e| {
-        TrainError::refused(
-            format!("cannot handle signals: {e}"),
-            "start the program from a normal shell, or raise the limits of the process (ulimit -v and -d of memory, -u of threads)",
-        )
-    })?;
-    Ok(stop)
 }

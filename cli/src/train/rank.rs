@@ -2,14 +2,15 @@
 
 use super::breakdown::Times;
 use super::gate::{Shared, StoreBoot};
-use super::metrics::{Metrics, StepRecord, ValRecord};
+use super::metrics::{Metrics, ValRecord};
 use super::offload::{host_device, with_offload};
-use super::progress::Live;
 use super::saves::Saves;
 use super::setup::{Run, graphs};
 use super::table::Summary;
 use super::trace::RankTrace;
 use super::{faults, resume, save};
+use crate::events::StepRecord;
+use crate::events::{Event, Walking};
 use crate::infer::{self, Draw};
 use crate::job::{Feed, Micro};
 use crate::start;
@@ -38,7 +39,7 @@ pub struct Ended {
 /// What only rank 0 does.
 struct Writer {
     metrics: Metrics,
-    live: Live,
+    walking: Walking,
     summary: Summary,
     /// When the step before ended; `None` behind work that is no step.
     mark: Instant,
@@ -134,13 +135,19 @@ fn begin<'a>(
     };
     if rank == 0 {
         let keys = &run.job.resolved.settings.run;
+        let metrics = Metrics::open(&run.out, run.resume.from.as_deref(), &|step, validation| {
+            // A run that ended here was validated at its end; the longer one would not have been.
+            let due = keys.validate_every > 0 && step.is_multiple_of(keys.validate_every);
+            step <= run.resume.step && (!validation || due || step == run.reads.steps)
+        })?;
+        run.on(Event::Begun {
+            steps: run.reads.steps,
+            done: run.resume.step,
+            every: run.reported.every,
+        });
         walk.writer = Some(Writer {
-            metrics: Metrics::open(&run.out, run.resume.from.as_deref(), &|step, validation| {
-                // A run that ended here was validated at its end; the longer one would not have been.
-                let due = keys.validate_every > 0 && step.is_multiple_of(keys.validate_every);
-                step <= run.resume.step && (!validation || due || step == run.reads.steps)
-            })?,
-            live: Live::new(run.reads.steps, run.resume.step, run.lines),
+            metrics,
+            walking: Walking(run.reported.events.clone()),
             summary: Summary::new(run.resume.step),
             mark: Instant::now(),
         });
@@ -234,9 +241,7 @@ impl Walk<'_> {
             let spans = match self.trace.as_mut().map(|t| t.write()) {
                 Some(Err(e)) => {
                     self.trace = None;
-                    if let Some(w) = &self.writer {
-                        w.live.warn(&format!("{e}; the trace ends here"));
-                    }
+                    self.step_warning(&format!("{e}; the trace ends here"));
                     vec![]
                 }
                 Some(Ok(spans)) => spans,
@@ -271,11 +276,18 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Reports a warning while the steps go on, where this is rank 0, which speaks for the job.
+    fn step_warning(&self, what: &str) {
+        if self.writer.is_some() {
+            self.run.on(Event::StepWarning(what));
+        }
+    }
+
     /// What the device leaves to the host is never left unsaid.
     fn tell_host_ops(&self) {
         let ops = self.device.ops_on_host();
-        if let (Some(w), [first, ..]) = (&self.writer, &ops[..]) {
-            w.live.warn(&format!(
+        if let [first, ..] = &ops[..] {
+            self.step_warning(&format!(
                 "{} of this run's ops are computed on the host (run.allow_host_ops), the first {first}; `crossweave explain` lists all",
                 ops.len()
             ));
@@ -284,13 +296,13 @@ impl Walk<'_> {
 
     /// Says once what is not replayed although it was asked for.
     fn tell_graphs(&mut self) {
-        let (true, Some(w)) = (self.tell_graphs, &self.writer) else {
+        if !self.tell_graphs || self.writer.is_none() {
             return;
-        };
+        }
         let unmet = self.trainer.graphs().map(|g| g.refused);
         if let Some((what, _)) = unmet.iter().flatten().next() {
             self.tell_graphs = false;
-            w.live.warn(&format!(
+            self.step_warning(&format!(
                 "run.graphs is on, and not all launches are replayed as graphs: {what}"
             ));
         }
@@ -367,12 +379,13 @@ impl Walk<'_> {
                     skipped_steps: m.loss_scale.map(|_| m.skipped_steps),
                 };
                 w.metrics.write(&record)?;
-                w.live.step(&record);
+                self.run.on(Event::Step(&record));
                 if let Some(t) = &mut self.times {
                     t.step(record.step_ms);
-                    let line = w.live.due(record.step).then(|| t.line()).flatten();
+                    let due = self.run.reported.due(record.step, self.run.reads.steps);
+                    let line = due.then(|| t.line()).flatten();
                     if let Some(line) = line {
-                        w.live.say(&line);
+                        self.run.on(Event::Breakdown(&line));
                     }
                 }
                 w.summary.step(&record);
@@ -426,7 +439,10 @@ impl Walk<'_> {
                 step: done,
                 val_loss,
             })?;
-            w.live.validation(done, val_loss);
+            self.run.on(Event::Validated {
+                step: done,
+                loss: val_loss,
+            });
             w.summary.val_loss = Some(val_loss);
             w.mark = Instant::now();
         }
@@ -454,9 +470,7 @@ impl Walk<'_> {
     /// Says what went wrong with a save without stopping the run.
     fn warn(&mut self) {
         for warning in self.saves.warnings() {
-            if let Some(w) = &self.writer {
-                w.live.warn(&warning);
-            }
+            self.step_warning(&warning);
         }
     }
 
@@ -473,7 +487,7 @@ impl Walk<'_> {
     }
 
     fn conclude(&mut self, w: Writer) -> Result<Summary> {
-        w.live.end();
+        drop(w.walking);
         let mut summary = w.summary;
         // The null device has no values to save.
         if summary.stopped || self.run.local_ranks.has_null() {
@@ -497,7 +511,7 @@ impl Walk<'_> {
             .reads
             .corpus
             .tokenizer()
-            .filter(|_| draws && self.run.lines.is_some())
+            .filter(|_| draws && self.run.reported.every.is_some())
         {
             let draw = Draw {
                 tokens: g.tokens,

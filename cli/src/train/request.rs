@@ -1,9 +1,11 @@
 //! What a run is asked for beside its config: the fields that a command line or another program fills in.
 
 use crate::backend::BackendChoice;
+use crate::events::Events;
 use crate::ranks::Ranks;
 use crate::surroundings::Surroundings;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A run as it is asked for.
 #[derive(Clone, Debug)]
@@ -28,6 +30,8 @@ pub struct Request {
     pub lines: Lines,
     /// What lies around the job.
     pub around: Surroundings,
+    /// Who watches.
+    pub events: Arc<dyn Events>,
 }
 
 /// Which steps are reported.

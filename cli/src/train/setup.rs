@@ -9,6 +9,7 @@ use super::request::Request;
 use super::resume::{self, Resume};
 use super::trace::TraceSpec;
 use crate::backend;
+use crate::events::{Event, Reported};
 use crate::found::{self, Found};
 use crate::job::open::Reads;
 use crate::job::spec::compute_type;
@@ -18,8 +19,8 @@ use crate::ranks::{LocalRanks, Ranks};
 use crate::train_error::{Result, TrainError};
 use crate::{config_file, source};
 use crossweave_claim::Claim;
-use crossweave_config::{Balance, Config, Data, ReduceOrder, Resolved};
-use crossweave_data::DataSpec;
+use crossweave_config::{Balance, Config, Data, Problem, ReduceOrder, Resolved};
+use crossweave_data::{DataSpec, Remark};
 use crossweave_engine::{Links, RankSpec};
 use crossweave_hal::abi::{
     CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout as TensorLayout, op,
@@ -61,8 +62,8 @@ pub struct Run {
     pub trace: Option<TraceSpec>,
     /// Who runs it, for its record.
     pub origin: Origin,
-    /// Steps between lines of the log; none where nothing but warnings is printed.
-    pub lines: Option<u64>,
+    /// Which steps are reported, and who watches.
+    pub reported: Reported,
 }
 
 /// A back end and the ranks it computes, as `ledger.json` has it.
@@ -198,7 +199,9 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
     found::at(&config, "checkpoint", ready::keys(&config))?;
 
     let cache = |data: &Data| source::cache_dir(data, &folder.path, caches);
-    let open = |spec: &DataSpec, data: &Data| Ok(Some(source::open(spec, &cache(data))?));
+    let progress = args.events.corpus();
+    let open =
+        |spec: &DataSpec, data: &Data| Ok(Some(source::open(spec, &cache(data), &*progress)?));
     let mut found = Found::default();
     let ready = ready::ready(&mut config, count, &host, (&open, caches), &mut found);
     found.end()?;
@@ -231,22 +234,15 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
     let speaks = processes.is_none_or(Processes::first);
     let trace = args.trace.as_deref().map(|t| TraceSpec::new(t, speaks));
     let trace = trace.transpose()?;
-    for (name, plugin, at) in local_ranks.backends().filter(|_| processes.is_none()) {
-        // Of a back end that has none nothing else could be expected.
-        let has = plugin.interfaces().contains(&IFACE_COLLECTIVE);
-        if let Some(why) = backend::carried(plugin, at.len() as u32).filter(|_| has) {
-            eprintln!("note: ranks of {name} meet through pinned memory: {why}");
-        }
-    }
+    announce_carriers(args, &local_ranks, processes);
     if processes.is_none_or(Processes::first) {
-        for w in &resolved.warnings {
-            eprintln!("warning: {w}");
-        }
-        remarks.iter().for_each(|r| eprintln!("{r}"));
         let notes = folder.notes.iter().chain(&resume.notes);
-        notes.for_each(|n| eprintln!("note: {n}"));
+        announce(args, &resolved.warnings, &remarks, notes);
     }
-    let lines = args.lines.every(resolved.settings.run.log_every);
+    let reported = Reported {
+        every: args.lines.every(resolved.settings.run.log_every),
+        events: args.events.clone(),
+    };
     let mut run = Run {
         job,
         reads,
@@ -261,7 +257,7 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
         claim: folder.claim,
         resume,
         trace,
-        lines,
+        reported,
     };
     // Refused here, before the output folder exists, rather than after minutes of filling memory.
     let mut machines = vec![];
@@ -285,6 +281,33 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
     Ok(run)
 }
 
+/// Reports which back ends of this process leave their own collectives unused, and why.
+fn announce_carriers(args: &Request, local_ranks: &LocalRanks, processes: Option<&Processes>) {
+    for (name, plugin, at) in local_ranks.backends().filter(|_| processes.is_none()) {
+        // Of a back end that has none nothing else could be expected.
+        let has = plugin.interfaces().contains(&IFACE_COLLECTIVE);
+        if let Some(why) = backend::carried(plugin, at.len() as u32).filter(|_| has) {
+            let note = format!("ranks of {name} meet through pinned memory: {why}");
+            args.events.on(Event::Note(&note));
+        }
+    }
+}
+
+/// Reports what the user should know of the config, the data, the folder and the checkpoint.
+fn announce<'a>(
+    args: &Request,
+    warnings: &[Problem],
+    remarks: &[Remark],
+    notes: impl Iterator<Item = &'a String>,
+) {
+    let events = &args.events;
+    for w in warnings {
+        events.on(Event::Warning(&w.to_string()));
+    }
+    remarks.iter().for_each(|r| events.on(Event::Remark(r)));
+    notes.for_each(|n| events.on(Event::Note(n)));
+}
+
 /// In which order sums over islands add.
 fn order(r: &Resolved) -> IslandOrder {
     match r.settings.collectives.order {
@@ -300,6 +323,11 @@ fn islands_of(all: Vec<u32>, order: IslandOrder) -> Option<Islands> {
 }
 
 impl Run {
+    /// Reports what happens to who watches the run.
+    pub fn on(&self, event: Event<'_>) {
+        self.reported.events.on(event);
+    }
+
     /// Is the output folder still this job's? Asked before each file of it is written or replaced.
     ///
     /// # Errors
@@ -368,7 +396,8 @@ impl Run {
         if let Some(speeds) = speeds
             && processes.is_none_or(Processes::first)
         {
-            balance::say(&self.job, division, &speeds);
+            let note = balance::note(&self.job, division, &speeds);
+            self.on(Event::Note(&note));
         }
         if *division == before {
             return Ok(self);

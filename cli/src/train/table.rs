@@ -1,9 +1,8 @@
-//! The closing table of a run.
+//! What a run has come to, as the rows of a table.
 
-use super::metrics::StepRecord;
 use super::offload::with_offload;
 use super::setup::{Computes, Run};
-use crate::say::say;
+use crate::events::{Closing, StepRecord};
 use crossweave_engine::{GraphCounts, RankLedger};
 use crossweave_report::listed;
 use crossweave_report::moment::clock;
@@ -59,9 +58,9 @@ impl Summary {
     }
 }
 
-/// Prints the table and the sample.
-pub fn print(run: &Run, s: &Summary, ledgers: &[RankLedger]) {
-    let mut rows: Vec<(&str, String)> = vec![];
+/// What a run has come to, from rank 0's account and the ledgers of all ranks.
+pub fn close(run: &Run, s: &Summary, ledgers: &[RankLedger]) -> Closing {
+    let mut rows: Vec<(&'static str, String)> = vec![];
     let trained = s.steps.saturating_sub(s.begun);
     let mut steps = format!(
         "{} of {}, {} tokens in {}",
@@ -147,13 +146,9 @@ pub fn print(run: &Run, s: &Summary, ledgers: &[RankLedger]) {
     let params: u64 = run.layout.dry(0).params;
     rows.push(("parameters", HumanCount(params).to_string()));
     rows.push(("files", files(run, s)));
-    let width = rows.iter().map(|(k, _)| k.len()).max().unwrap_or(0);
-    say!();
-    for (key, value) in rows {
-        say!("  {key:<width$}  {value}");
-    }
-    if let Some(sample) = &s.sample {
-        say!("\nsample:\n{sample}");
+    Closing {
+        rows,
+        sample: s.sample.clone(),
     }
 }
 

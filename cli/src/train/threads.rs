@@ -4,6 +4,7 @@
 use super::gate::Shared;
 use super::rank::{self, Ended};
 use super::setup::Run;
+use crate::events::Event;
 use crate::processes::Voice;
 use crate::train_error::TrainError;
 use crossweave_hal::Awake;
@@ -63,11 +64,12 @@ pub fn run(run: &Arc<Run>, shared: &Arc<Shared>, voice: Option<&Voice>) -> Vec<E
                         [rank] => (format!("rank {rank} has"), "it"),
                         _ => (format!("ranks {ranks:?} have"), "them"),
                     };
-                    eprintln!(
-                        "warning: {who} not ended {} s after the failure: a device or plugin does not come back from the abort; \
+                    let what = format!(
+                        "{who} not ended {} s after the failure: a device or plugin does not come back from the abort; \
                          this process ends without {them}",
                         LAST.as_secs()
                     );
+                    run.on(Event::Warning(&what));
                     break;
                 }
             }

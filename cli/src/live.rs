@@ -1,6 +1,6 @@
 //! What a person sees while a run goes on: a bar on a terminal, plain lines anywhere else, be it beside the bar: `train … > log.txt`.
 
-use super::metrics::StepRecord;
+use crate::events::StepRecord;
 use crate::say::{progress, say, tell};
 use crossweave_report::moment::clock;
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
