@@ -51,7 +51,7 @@ pub const CIRCLES: &[Entry] = &[
 /// Code lines of crates.
 #[rustfmt::skip]
 pub const CRATE_LINES: &[Entry] = &[
-    Entry { place: "crossweave", ceiling: 14250, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
+    Entry { place: "crossweave", ceiling: 14500, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
     Entry { place: "crossweave-backend-ascend", ceiling: 3300, why: "a run time, operators, fused ones among them, and collectives of one vendor, each declared by hand" },
     Entry { place: "crossweave-backend-cpu", ceiling: 12000, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3250, why: "every collective with its checks, which the CPU back end repeats" },
@@ -67,6 +67,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-gpu", ceiling: 4800, why: "all that back ends of GPUs have in common, products by cuBLASLt's interface and collectives by NCCL's included" },
     Entry { place: "crossweave-hal", ceiling: 11620, why: "device layer, collective checker, crash reports, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
     Entry { place: "crossweave-jinja", ceiling: 8250, why: "a whole language, with the strings, numbers and formats of Python" },
+    Entry { place: "crossweave-job", ceiling: 2750, why: "what a config, a model and data say of every rank: units, division, batches, specifications" },
     Entry { place: "crossweave-kernels", ceiling: 4000, why: "device kernels as source, with launches and budgets" },
     Entry { place: "crossweave-layers", ceiling: 4750, why: "recording, replaying and validating every call of the plugin interface" },
     Entry { place: "crossweave-plan", ceiling: 2950, why: "the plan, its laws, passes and text, and what ranks do together outside it" },
