@@ -121,7 +121,7 @@ fn experts_reduce_each_micro_batch_with_the_ranks_that_have_them() {
         assert!(peak(&two) < peak(&once), "{what}");
         // Beside an offloaded optimizer those of one rank leave micro-batch by micro-batch too, and are rounded elsewhere.
         let mut away = of(1, ReduceGradients::Auto);
-        away.offload = Some(offload(&w, dir.path(), OffloadDevice::Host));
+        away.offload = Some(offload(dir.path(), OffloadDevice::Host));
         let away = train(&w, &ExpertModel, &away, 3);
         let far = distance(&away, &two);
         assert!(if alone { far < near } else { far == 0.0 }, "{what}: {far}");

@@ -119,7 +119,7 @@ fn drawn_offload(d: &mut Dice, folder: &Path, spec: &RankSpec) -> OffloadSpec {
 }
 
 /// Draws a job. `near` ones compute what one rank alone does, but for where sums are rounded.
-fn draw(d: &mut Dice, w: &World, folder: &Path, near: bool) -> Drawn {
+fn draw(d: &mut Dice, folder: &Path, near: bool) -> Drawn {
     let tp = d.of(&[1, 1, 2, 3]);
     let model = model(d, tp.into());
     let count = units(&model).len() as u32;
@@ -301,7 +301,7 @@ fn on_null(w: &World, job: &Drawn, rank: u32) -> Result<(MemoryReport, Program),
 
 /// Runs job number `seed` on the null device; whether it is one that can be asked for.
 fn is_lawful(w: &World, folder: &Path, seed: u64) -> bool {
-    let job = draw(&mut Dice(seed), w, folder, false);
+    let job = draw(&mut Dice(seed), folder, false);
     let world = job.spec.data_ranks() * job.model.2;
     let mut refused = 0;
     let ranks = job_ranks(&job.spec);
@@ -340,7 +340,7 @@ fn is_lawful(w: &World, folder: &Path, seed: u64) -> bool {
 
 /// Trains job number `seed` on the CPU and on one rank alone.
 fn is_near_one_rank(w: &World, folder: &Path, seed: u64) {
-    let job = draw(&mut Dice(seed), w, folder, true);
+    let job = draw(&mut Dice(seed), folder, true);
     let s = &job.spec;
     let alone = RankSpec {
         clip: s.clip,

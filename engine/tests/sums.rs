@@ -5,9 +5,9 @@ use crate::common::*;
 use crate::offload::Trips;
 use crate::random::Dice;
 use crossweave_engine::{
-    FileEngine, HostDevice, LossScaler, OffloadDevice, PipelineOrder, PipelineSpec, Precision,
-    Prediction, RankSpec, Recompute, ReduceGradients, ScaleRule, Trainer, ZeroSpec, ZeroStage,
-    assign, dry_run, predict,
+    LossScaler, OffloadDevice, PipelineOrder, PipelineSpec, Precision, Prediction, RankSpec,
+    Recompute, ReduceGradients, ScaleRule, Units, ZeroSpec, ZeroStage, assign, dry_run, predict,
+    rehearsal,
 };
 use crossweave_hal::{CheckerState, DType};
 use crossweave_nn::{Lora, ModelSpec, Targets};
@@ -64,7 +64,7 @@ struct Job {
     what: String,
 }
 
-fn draw(d: &mut Dice, w: &World, folder: &Path) -> Job {
+fn draw(d: &mut Dice, folder: &Path) -> Job {
     let tp = d.of(&[1, 1, 1, 2]);
     let model = match (tp, d.once_in(2)) {
         (1, true) => gpt2(2, 0.1),
@@ -101,7 +101,7 @@ fn draw(d: &mut Dice, w: &World, folder: &Path) -> Job {
         s.pipeline = Some(PipelineSpec::even(count, 2, order));
     }
     let tier = d.of(&[OffloadDevice::Host, OffloadDevice::Nvme]);
-    let mut o = offload(w, folder, tier);
+    let mut o = offload(folder, tier);
     let how = o.optimizer.as_mut().unwrap();
     how.ratio = d.of(&[1.0, 1.0, 0.3, 0.7]);
     how.pin = d.once_in(3);
@@ -143,20 +143,17 @@ fn draw(d: &mut Dice, w: &World, folder: &Path) -> Job {
 
 /// A rehearsal of rank 0 of a job.
 fn planned(w: &World, model: &impl Declares, s: &RankSpec) -> Prediction {
-    let mut s = ranked(s, 0);
+    let s = ranked(s, 0);
     // A device of its own, so that nothing else is counted.
     let alone = w.null.with_checker(&CheckerState::default());
     let null = alone.open(0).unwrap();
-    if let Some(o) = &mut s.offload {
-        o.host = HostDevice(null.clone());
-        o.files.engine = FileEngine::Nowhere;
-    }
     let mut units = units(model);
     assign(&mut units, &s.optim).unwrap();
     place_on(&mut units, &s.place).unwrap();
     let dry = w.null.open(0).unwrap();
     let dry = dry_run(&dry, &units, s.compute, s.batch, s.seq_len).unwrap();
-    predict(&mut Trainer::new(&null, units, s, &dry, &Nobody).unwrap()).unwrap()
+    let units = Units::new(units, &s.place, &s.optim).unwrap();
+    predict(&mut rehearsal(&null, units, &s, &dry).unwrap()).unwrap()
 }
 
 /// Bytes of gradients that left the device: by the tag of what they went into, which is the pool's where sums rest in files.
@@ -249,7 +246,7 @@ fn no_number_of_micro_batches_raises_what_the_device_holds() {
             let of = |g: u32| {
                 let mut s = staged(&spec(ranks, 1), stage, ReduceGradients::Auto);
                 (s.micro_batches, s.batch, s.bucket_bytes) = (g, 1, 1);
-                let mut o = offload(&w, dir.path(), tier);
+                let mut o = offload(dir.path(), tier);
                 o.optimizer.as_mut().unwrap().ratio = ratio;
                 s.offload = Some(o);
                 s
@@ -297,7 +294,7 @@ fn drawn_jobs_have_the_bits_of_the_device() {
     let seed: u64 = std::env::var("CROSSWEAVE_SEED").map_or(39, |s| s.parse().unwrap());
     let jobs: u64 = std::env::var("CROSSWEAVE_JOBS").map_or(16, |s| s.parse().unwrap());
     for k in 0..jobs {
-        let job = draw(&mut Dice(seed * 1000 + k), &w, dir.path());
+        let job = draw(&mut Dice(seed * 1000 + k), dir.path());
         let cut = Cut(job.model.clone(), job.lora.clone(), job.tp);
         let s = &job.spec;
         let what = format!("job {k} of seed {seed}: {}", job.what);
@@ -324,7 +321,7 @@ fn delayed_updates_have_their_sums_before_the_next() {
         let of = |reduce| {
             let mut s = staged(&spec(ranks, 3), 2, reduce);
             (s.clip, s.bucket_bytes) = (clip, 1);
-            let mut o = offload(&w, dir.path(), OffloadDevice::Host);
+            let mut o = offload(dir.path(), OffloadDevice::Host);
             o.optimizer.as_mut().unwrap().delayed = true;
             s.offload = Some(o);
             train(&w, &llama(2), &s, 5)
@@ -344,12 +341,12 @@ fn a_step_behind_one_that_failed_begins_new_sums() {
         let mut s = staged(&spec(1, 2), 2, ReduceGradients::Auto);
         s.recompute = Recompute::Full;
         s.bucket_bytes = 1;
-        s.offload = Some(offload(&w, dir.path(), tier));
+        s.offload = Some(offload(dir.path(), tier));
         let losses = |s: &RankSpec| -> Vec<u64> {
             let calls = Arc::new(AtomicU64::new(0));
             let mut all = units(&llama(2));
             let first = all.remove(0);
-            let block = Box::new(Trips(first.block, calls.clone()));
+            let block = Arc::new(Trips(first.block, calls.clone()));
             all.insert(0, UnitDecl { block, ..first });
             let mut t = started(&w, all, s).unwrap();
             let mut losses = vec![];
@@ -389,7 +386,7 @@ fn eight_times_the_parameters_train_in_the_memory_of_the_small_model() {
     let without = peak(&base, &small);
     for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
         let mut s = base.clone();
-        let mut o = offload(&w, dir.path(), tier);
+        let mut o = offload(dir.path(), tier);
         (o.params, o.activations) = (true, true);
         s.offload = Some(o);
         let with = peak(&s, &large);
