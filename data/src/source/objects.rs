@@ -62,8 +62,7 @@ fn parquet_rows(path: &Path, names: &[&str], eat: EatRow<'_>) -> Result<()> {
             let columns = one
                 .get_column_iter()
                 .map(|(name, value)| (name.as_str(), value));
-            object(&mut out, columns, |out, value| of_field(out, value))
-                .map_err(|what| bad_row(path, number, what))?;
+            object(&mut out, columns, of_field).map_err(|what| bad_row(path, number, what))?;
             if !eat(row(number, out))? {
                 break;
             }
