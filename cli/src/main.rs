@@ -22,6 +22,7 @@ mod error;
 mod estimate;
 mod events;
 mod explain;
+mod explains;
 mod explore;
 mod flight;
 mod flight_page;
@@ -38,9 +39,11 @@ mod new_plugin;
 mod outputs;
 mod plan;
 mod plan_page;
+mod plans;
 mod predict;
 mod predict_pipeline;
 mod probe;
+mod probes;
 mod processes;
 mod ranks;
 mod reductions;
@@ -135,14 +138,14 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Train(a) => Ok(train::run(&a.request(around))?),
         Command::Explore(a) => explore::run(&a, around),
-        Command::Probe(a) => Ok(probe::run(&a, &around)?),
+        Command::Probe(a) => probes::run(&a, &around),
         Command::Generate(a) => generate::run(&a, &around),
         Command::Backends(a) => backends::run(&a, &around),
         Command::NewPlugin(a) => new_plugin::run(&a, &around.plugins),
         Command::Config { action } => configs::run(action, &around),
         Command::Mesh { action } => mesh::run(&action),
-        Command::Plan(a) => Ok(plan::run(&a, &around)?),
-        Command::Explain(a) => Ok(explain::run(&a, &around)?),
+        Command::Plan(a) => plans::run(&a, &around),
+        Command::Explain(a) => explains::run(&a, &around),
         Command::Estimate(a) => Ok(estimate::run(&a, &around)?),
         Command::Replay(a) => replay::run(&a, &around.plugins),
         Command::Report(a) => reports::run(&a),

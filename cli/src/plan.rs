@@ -1,12 +1,10 @@
-//! `crossweave plan`: the steps of one training step as the engine would walk them, planned and rehearsed on the null device.
+//! The steps of one training step as the engine would walk them, planned and rehearsed on the null device.
 
-use crate::args::PlanArgs;
 use crate::backend::{host, open_linked};
 use crate::job::open::Opened;
 use crate::job::spec::compute_type;
 use crate::job::{Division, Job, Shares, spec};
 use crate::model::Source;
-use crate::say::say;
 use crate::surroundings::Surroundings;
 use crate::train::with_offload;
 use crate::train_error::{Result, TrainError};
@@ -20,21 +18,8 @@ use crossweave_hal::{CheckerState, Plugin};
 use crossweave_mesh::{Axis, Place};
 use crossweave_plan::{Facts, Peak, Plan};
 use crossweave_tensor::UnitDecl;
-use serde_json::json;
-use std::fmt::Write;
-
-/// The rank whose program is printed.
-fn whose(args: &PlanArgs, ranks: u64) -> Result<u32> {
-    let whose = args.rank.unwrap_or(0);
-    if u64::from(whose) < ranks {
-        return Ok(whose);
-    }
-    let last = ranks - 1;
-    Err(TrainError::refused(
-        format!("--rank {whose}: the job has ranks 0 to {last}"),
-        "give one of them, or more --ranks",
-    ))
-}
+use serde_json::{Value, json};
+use std::path::PathBuf;
 
 fn add_peak(figures: &mut serde_json::Value, plan: &Plan, facts: &Facts, peak: &Peak) {
     if let Some(step) = plan.steps.get(peak.step.index()) {
@@ -51,12 +36,6 @@ fn vocabulary(source: &Source, units: &[UnitDecl], tp: u32) -> serde_json::Value
     let found = all.find(|p| tp > 1 && p.name == table);
     let rows = found.map(|p| json!({"rows": p.shape.dims()[0], "here": p.local().dims()[0]}));
     rows.unwrap_or_default()
-}
-
-fn say_units(dry: &Dry) {
-    for (u, unit) in dry.units.iter().enumerate() {
-        say!("  {u:>3} {}: {} parameters", unit.name, unit.params);
-    }
 }
 
 /// The trainer of a rank on the null device, which keeps off the device what the config says, or nothing but kept inputs.
@@ -129,19 +108,75 @@ fn needed(
     Ok(most)
 }
 
-/// Runs the command.
+/// What is planned.
+#[derive(Clone, Debug)]
+pub struct Planning {
+    /// The file of the config.
+    pub config: PathBuf,
+    /// Keys that are laid over it: `key.path=value`.
+    pub sets: Vec<String>,
+    /// Ranks of the job. `None`: `mesh.dp`, else one.
+    pub ranks: Option<u32>,
+    /// The device that it is to fit, by name. `None`: the one that the config's back end has here.
+    pub device: Option<String>,
+}
+
+/// A training step as it would run.
+pub struct Planned {
+    /// Memory, traffic, verdict and advice; of the fullest stage, where there are several.
+    pub figures: Value,
+    /// The plan of each pipeline stage.
+    pub plans: Vec<(Plan, Facts)>,
+    /// Ranks of the job.
+    pub ranks: u64,
+    /// Parameters of the model.
+    pub params: u64,
+    /// Micro-batches of a step, sequences of each, and tokens of a sequence.
+    pub batch: [u64; 3],
+    /// The units of the model with their parameters.
+    pub units: Vec<(String, u64)>,
+}
+
+/// The instructions of one rank's step, as text.
+///
+/// # Errors
+/// A config that is wrong; a rank that the job does not have.
+pub fn program(what: &Planning, rank: u32, around: &Surroundings) -> Result<String> {
+    let (config, ranks, _) = read(what, around)?;
+    let job = Opened::sizes(config, ranks, &around.caches)?;
+    let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
+    if u64::from(rank) >= ranks {
+        let last = ranks - 1;
+        return Err(TrainError::refused(
+            format!("--rank {rank}: the job has ranks 0 to {last}"),
+            "give one of them, or more --ranks",
+        ));
+    }
+    let own = job.place(rank);
+    let (dry, division) = divided(&plugin, &job, &own)?;
+    let trainer = begin(&plugin, &job, &dry, spec(&job, &division, own), true)?;
+    Ok(trainer.program_text())
+}
+
+/// The config, the ranks it is planned for, and the device.
+fn read(what: &Planning, around: &Surroundings) -> Result<(Config, u64, devices::Chosen)> {
+    let config = config_file::load(&what.config, &what.sets, &around.caches)?;
+    let ranks = config.ranks(what.ranks.map(u64::from));
+    let named = what.device.as_deref();
+    let device = devices::choose(named, &config.settings.run.backend, ranks, around)?;
+    Ok((config, ranks, device))
+}
+
+/// Plans a training step and rehearses it. `with_plans`: the plan and its facts stand among the figures.
 ///
 /// # Errors
 /// A config that is wrong; a plan that breaks a law.
-pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
-    let config = config_file::load(&args.config, &args.sets, &around.caches)?;
-    let ranks = config.ranks(args.ranks.map(u64::from));
-    let named = args.device.as_deref();
-    let device = devices::choose(named, &config.settings.run.backend, ranks, around)?;
+pub fn plan(what: &Planning, with_plans: bool, around: &Surroundings) -> Result<Planned> {
+    let (config, ranks, device) = read(what, around)?;
     let asked = config.clone();
     let job = Opened::sizes(config, ranks, &around.caches)?;
     let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
-    let own = job.place(whose(args, ranks)?);
+    let own = job.place(0);
     let (dry, division) = divided(&plugin, &job, &own)?;
     let units = job.units(&own)?;
     // A rank with what rests off its device.
@@ -150,16 +185,10 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
     let mut all = vec![];
     let mut judged = vec![];
     let mut plans = vec![];
-    let mut text = String::new();
-    let first = if args.program { own.at(Axis::Pp) } else { 0 };
-    for stage in first..own.length(Axis::Pp) {
+    for stage in 0..own.length(Axis::Pp) {
         let rank = spec(&job, &division, own.stage(stage));
         let begin = |rank: RankSpec, away: bool| begin(&plugin, &job, &dry, rank, away);
         let mut trainer = begin(rank.clone(), true)?;
-        if args.program {
-            say!("{}", trainer.program_text());
-            return Ok(());
-        }
         let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
             .map_err(crossweave_engine::Error::from)?;
         let counted = crossweave_engine::predict(&mut trainer)?;
@@ -186,12 +215,9 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
         });
         let (plan, facts) = (trainer.plan(), trainer.facts());
         add_peak(&mut figures, plan, facts, &peak);
-        if args.json {
+        if with_plans {
             figures["plan"] = json!(plan);
             figures["facts"] = json!(facts);
-        }
-        if args.print {
-            let _ = writeln!(text, "{plan}\n\n{}", plan.table(Some(facts)));
         }
         if let Some(spec) = &rank.pipeline {
             predict_pipeline::name(&mut figures, spec, stage, facts);
@@ -217,39 +243,20 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
             needed(config, ranks, &device, around)
         })
     });
-    if args.json {
-        say!("{figures:#}");
-        return Ok(());
-    }
-    if !args.print && !args.text {
-        let head = plan_page::Head {
-            file: &args.config.display().to_string(),
-            ranks,
-            params: dry.params,
-            batch: [
-                u64::from(rank.micro_batches),
-                job.resolved.batch.micro,
-                job.seq_len,
-            ],
-        };
-        say!("{}", plan_page::page(&head, &figures));
-        return Ok(());
-    }
-    if args.print {
-        say!("{text}");
-    }
-    say!(
-        "{} steps of the plan, {} ranks, {} micro-batches of {} x {} tokens, {} parameters",
-        plans.iter().map(|(p, _)| p.walk().count()).sum::<usize>(),
+    Ok(Planned {
+        figures,
+        plans,
         ranks,
-        rank.micro_batches,
-        job.resolved.batch.micro,
-        job.seq_len,
-        dry.params
-    );
-    if args.print {
-        say_units(&dry);
-    }
-    say!("{}", predict::text(&figures));
-    Ok(())
+        params: dry.params,
+        batch: [
+            u64::from(rank.micro_batches),
+            job.resolved.batch.micro,
+            job.seq_len,
+        ],
+        units: dry
+            .units
+            .iter()
+            .map(|u| (u.name.to_string(), u.params))
+            .collect(),
+    })
 }

@@ -1,19 +1,16 @@
-//! `crossweave probe`: what an import computes, as a file anyone can hold against their own reference.
+//! What an import computes, as a file anyone can hold against their own reference.
 
-use crate::args::{ProbeArgs, ProbeType};
-use crate::backend::{choose, host};
-use crate::say::say;
+use crate::backend::{BackendChoice, choose, host};
 use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
 use crate::{adapter, infer, trained};
-use crossweave_checkpoint::{Dtype, SafeFile, TensorOut, write_safetensors};
-use crossweave_data::{Columns, IGNORED, Pair, decoded, paired};
+use crossweave_checkpoint::{Dtype, SafeFile, TensorOut};
+use crossweave_data::{Columns, IGNORED, Pair, Remark, decoded, paired};
 use crossweave_engine::MicroBatch;
 use crossweave_hal::DType;
 use crossweave_nn::lora::is_adapter;
 use crossweave_nn::{ModelSpec, Predicts};
-use crossweave_report::whole;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Token ids `[batch, seq]`.
 struct Inputs {
@@ -257,17 +254,42 @@ fn images(path: &Path, spec: &ModelSpec, inputs: &Inputs) -> Result<(Vec<f32>, u
     Ok((crossweave_data::patches(&values, v.image), row))
 }
 
-/// Runs the command.
+/// What is probed.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// A model's folder, a run's, a checkpoint's, or a name in the hub cache.
+    pub model: PathBuf,
+    /// A safetensors file with `input_ids` `[B, T]`.
+    pub inputs: PathBuf,
+    /// The type in which parameters and activations are computed.
+    pub compute: DType,
+    /// Which back end computes.
+    pub backend: BackendChoice,
+}
+
+/// What a probe has shown.
+pub struct Probed {
+    /// The mean loss over the labels that count, in nats.
+    pub loss: f64,
+    /// The shape of the logits: batch, tokens, vocabulary.
+    pub logits: [u64; 3],
+    /// Parameters whose gradients are there.
+    pub gradients: usize,
+    /// Logits, loss and gradients under the names of the model's files.
+    pub tensors: Vec<TensorOut<'static>>,
+}
+
+/// Computes logits, loss and gradients. `remark` gets what is remarkable about the model.
 ///
 /// # Errors
-/// Inputs that are damaged or outside the model; a folder that is neither a model's nor a run's; the device. Nothing is written then.
-pub fn run(args: &ProbeArgs, around: &Surroundings) -> Result<()> {
+/// Inputs that are damaged or outside the model; a folder that is neither a model's nor a run's; the device.
+pub fn probe(what: &Probe, around: &Surroundings, remark: impl Fn(&Remark)) -> Result<Probed> {
     let host = host(&around.plugins, 1, None, None);
-    let plugin = choose(&(&args.backend).into(), "cpu", &host, &around.plugins)?;
-    let model = trained::open(&args.model, &around.caches)?;
-    model.remarks.iter().for_each(|r| eprintln!("{r}"));
+    let plugin = choose(&what.backend, "cpu", &host, &around.plugins)?;
+    let model = trained::open(&what.model, &around.caches)?;
+    model.remarks.iter().for_each(remark);
     let mut source = model.source;
-    let inputs = batch(&args.inputs, &source.spec)?;
+    let inputs = batch(&what.inputs, &source.spec)?;
     let (b, mut t) = (inputs.read.batch, inputs.read.seq);
     let positions = source.spec.model().positions;
     let longest = inputs.columns.map_or(t, |c| c.longest() as u64);
@@ -277,24 +299,20 @@ pub fn run(args: &ProbeArgs, around: &Surroundings) -> Result<()> {
         return Err(TrainError::refused(
             format!(
                 "{}: input_ids has sequences of {longest} tokens, the model has {positions} positions",
-                args.inputs.display()
+                what.inputs.display()
             ),
             format!("give at most {positions} tokens"),
         ));
     }
-    let compute = match args.dtype {
-        ProbeType::F32 => DType::F32,
-        ProbeType::Bf16 => DType::Bf16,
-    };
     let counts = inputs.labels.iter().filter(|l| **l != IGNORED).count();
     if counts == 0 {
         return Err(TrainError::refused(
-            format!("{}: no label counts", args.inputs.display()),
+            format!("{}: no label counts", what.inputs.display()),
             "give at least one that is not -100",
         ));
     }
     let trained = &inputs.trained;
-    let mut trainer = infer::open(&source, &plugin, &host, compute, b, trained.seq)?;
+    let mut trainer = infer::open(&source, &plugin, &host, what.compute, b, trained.seq)?;
     let images = &inputs.images.0;
     let mut heads = trainer
         .logits_of(&inputs.read.ids, images, [b, t])?
@@ -343,13 +361,12 @@ pub fn run(args: &ProbeArgs, around: &Surroundings) -> Result<()> {
         let title = format!("grad.{file_name}");
         out.push(TensorOut::from_f32(title, Dtype::F32, &shape, values));
     }
-    let count = out.len() - before;
-    write(&args.out, out)?;
-    say!(
-        "{}: loss {loss:.6}, logits [{b}, {t}, {vocab}], {count} gradients",
-        args.out.display()
-    );
-    Ok(())
+    Ok(Probed {
+        loss,
+        logits: [b, t, vocab],
+        gradients: out.len() - before,
+        tensors: out,
+    })
 }
 
 /// A tensor of ids. `ignored`: [`IGNORED`] may stand among them.
@@ -413,17 +430,4 @@ fn integers(path: &Path, file: &SafeFile, name: &str) -> Result<Vec<i64>> {
             ));
         }
     })
-}
-
-/// Written beside its place and moved there, so that a failure leaves nothing half done.
-fn write(path: &Path, tensors: Vec<TensorOut<'_>>) -> Result<()> {
-    TrainError::not_a_file("--out", path)?;
-    let partial = whole::beside(path);
-    let done = write_safetensors(&partial, tensors, &[])
-        .map_err(TrainError::from)
-        .and_then(|_| std::fs::rename(&partial, path).map_err(TrainError::io("write", path)));
-    if done.is_err() {
-        let _ = std::fs::remove_file(&partial);
-    }
-    done
 }

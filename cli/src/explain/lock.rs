@@ -1,7 +1,6 @@
 //! Routes as a file to commit: a later run that goes a worse way, or needs more launches, is reported and fails.
 
 use super::{collectives, rows};
-use crate::say::say;
 use crate::train_error::{Result, TrainError};
 use crossweave_hal::RouteKind;
 use crossweave_report::whole;
@@ -221,62 +220,16 @@ impl Lock {
 /// How routes have changed, a line each.
 #[derive(Debug, Default)]
 pub struct Difference {
-    worse: Vec<String>,
-    better: Vec<String>,
-    new: Vec<String>,
-    gone: Vec<String>,
-    other: Option<String>,
-}
-
-impl Difference {
-    /// Says it; worse routes are an error.
-    ///
-    /// # Errors
     /// Routes that are worse.
-    pub fn tell(&self, path: &Path, json: bool) -> Result<()> {
-        let show = |sign: &str, what: &str, lines: &[String]| {
-            for l in lines {
-                // Beside `--json` the page must stay JSON.
-                match json {
-                    true => eprintln!("{sign} {what}: {l}"),
-                    false => say!("{sign} {what}: {l}"),
-                }
-            }
-        };
-        if let Some(o) = &self.other {
-            eprintln!("note: {}: {o}", path.display());
-        }
-        show("-", "worse", &self.worse);
-        show("+", "better", &self.better);
-        show("+", "new", &self.new);
-        show("-", "gone", &self.gone);
-        if !self.worse.is_empty() {
-            return Err(TrainError::refused(
-                format!(
-                    "{} routes are worse than in {}",
-                    self.worse.len(),
-                    path.display()
-                ),
-                format!(
-                    "mend the back end, or accept them with `--write-lock {}`",
-                    path.display()
-                ),
-            ));
-        }
-        let moved = self.better.len() + self.new.len() + self.gone.len();
-        match moved {
-            0 => eprintln!("{}: every route is as it was", path.display()),
-            _ => eprintln!(
-                "{}: no route is worse; {} better, {} new, {} gone: keep that with `--write-lock {}`",
-                path.display(),
-                self.better.len(),
-                self.new.len(),
-                self.gone.len(),
-                path.display()
-            ),
-        }
-        Ok(())
-    }
+    pub worse: Vec<String>,
+    /// Routes that are better.
+    pub better: Vec<String>,
+    /// Calls that were not there.
+    pub new: Vec<String>,
+    /// Calls that are not there any more.
+    pub gone: Vec<String>,
+    /// What else is not as it was: the back end or the config.
+    pub other: Option<String>,
 }
 
 #[cfg(test)]

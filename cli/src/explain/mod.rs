@@ -1,4 +1,4 @@
-//! `crossweave explain`: the way of every op and collective of a training step on a back end, before anything is trained.
+//! The way of every op and collective of a training step on a back end, before anything is trained.
 //!
 //! The step is rehearsed on the null device inside the census layer, which counts each op with its types and shapes; then every one
 //! of them is prepared on the back end asked for, and the kernel says which way it goes. What is shown is what `train` would launch.
@@ -6,15 +6,13 @@
 mod collectives;
 mod lock;
 mod rows;
-mod text;
+pub mod text;
 
-use crate::args::ExplainArgs;
 use crate::backend::{self, BackendChoice, host, open_linked};
 use crate::config_file;
 use crate::job::open::Opened;
 use crate::job::spec::compute_type;
 use crate::job::{Division, Job, Shares, spec};
-use crate::say::say;
 use crate::surroundings::{Plugins, Surroundings};
 use crate::train::with_offload;
 use crate::train_error::{Result, TrainError};
@@ -22,7 +20,9 @@ use crossweave_config::Config;
 use crossweave_engine::{dry_run, rehearsal};
 use crossweave_hal::CheckerState;
 use crossweave_layers::{Census, Counts, wrap};
+pub use lock::{Difference, Lock};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 
 /// Keeps what a config sends off the device on it, since the ops of a step are counted where it trains; whether anything was away.
 fn onto_the_device(config: &mut Config) -> Result<bool> {
@@ -44,25 +44,62 @@ fn onto_the_device(config: &mut Config) -> Result<bool> {
     Ok(away)
 }
 
-/// Runs the command.
+/// What is explained.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The file of the config.
+    pub config: PathBuf,
+    /// Keys that are laid over it: `key.path=value`.
+    pub sets: Vec<String>,
+    /// Ranks of the job. `None`: `mesh.dp`, else one.
+    pub ranks: Option<u32>,
+    /// Which back end computes.
+    pub backend: BackendChoice,
+    /// The device's peak in TFLOP/s and its bandwidth in GB/s, for what the back end gives no estimate of.
+    pub tflops: Option<f64>,
+    /// See `tflops`.
+    pub gbps: Option<f64>,
+}
+
+/// The routes of a step on a back end.
+pub struct Explained {
+    /// Every op, move and collective with its route and its cost, by the schema `crossweave.explain/1`.
+    pub page: Value,
+    /// The routes alone, which a file can be held against.
+    pub routes: Lock,
+    /// The refusal of ops that have no route, which names the first and their number.
+    missing: Option<TrainError>,
+}
+
+impl Explained {
+    /// Refuses a step that has ops without a route.
+    ///
+    /// # Errors
+    /// The first of them, and how many there are.
+    pub fn all_routed(self) -> Result<Lock> {
+        self.missing.map_or(Ok(self.routes), Err)
+    }
+}
+
+/// Finds the route of every op and collective of a step.
 ///
 /// # Errors
-/// A config that is wrong; a back end that cannot be used; an op that has no route; routes worse than the lock's.
-pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
+/// A config that is wrong; a back end that cannot be used.
+pub fn explain(what: &Explanation, around: &Surroundings) -> Result<Explained> {
     let plugins = &around.plugins;
-    let asked = BackendChoice::from(&args.backend);
-    let mut config = config_file::load(&args.config, &args.sets, &around.caches)?;
+    let asked = &what.backend;
+    let mut config = config_file::load(&what.config, &what.sets, &around.caches)?;
     if let Some(name) = &asked.name {
         config.set("run.backend", &Value::from(name.as_str()).to_string())?;
     }
     let offloads = onto_the_device(&mut config)?;
-    let ranks = config.ranks(args.ranks.map(u64::from));
+    let ranks = config.ranks(what.ranks.map(u64::from));
     let job = Opened::sizes(config, ranks, &around.caches)?;
     let counts = count(&job, ranks, &around.plugins)?;
 
     let services = host(plugins, ranks as u32, Some(1), None);
     let plugin = backend::choose(
-        &asked,
+        asked,
         &job.resolved.settings.run.backend,
         &services,
         plugins,
@@ -72,13 +109,12 @@ pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
     if may {
         backend::allow_host_ops(&device, &services, 0)?;
     }
-    let rates = rows::Rates::of(&device, args.tflops, args.gbps);
+    let rates = rows::Rates::of(&device, what.tflops, what.gbps);
     let ops = rows::ops(&device, &counts, &rates)?;
     let colls = collectives::rows(&plugin, &services, &counts, ranks as u32)?;
-    let missing: Vec<&rows::Row> = ops.iter().filter(|r| r.how.is_err()).collect();
     let mut page = json!({
         "schema": "crossweave.explain/1",
-        "config": args.config.display().to_string(),
+        "config": what.config.display().to_string(),
         "plugin": {
             "name": plugin.name(), "version": plugin.version(), "vendor": plugin.vendor(),
             "path": plugin.path().map(|p| p.display().to_string()), "layers": asked.layers,
@@ -102,13 +138,10 @@ pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
     {
         page["kernels_chosen"] = text.into();
     }
-    match args.json {
-        true => say!("{page:#}"),
-        false => say!("{}", text::page(&page).trim_end()),
-    }
-    if let Some(first) = missing.first() {
+    let missing: Vec<&rows::Row> = ops.iter().filter(|r| r.how.is_err()).collect();
+    let missing = missing.first().map(|first| {
         let why = first.how.as_ref().err().map_or("", String::as_str);
-        return Err(TrainError::refused(
+        TrainError::refused(
             format!(
                 "{} ops of this step have no route on {}, the first {}: {why}",
                 missing.len(),
@@ -116,21 +149,13 @@ pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
                 first.op
             ),
             "implement the op or the primitives of its decomposition, or set run.allow_host_ops=true",
-        ));
-    }
-    let now = lock::Lock::of(&page, &ops, &colls);
-    let held = match &args.lock {
-        Some(path) => Some((lock::Lock::read(path)?.compare(&now), path)),
-        None => None,
-    };
-    if let Some(path) = &args.write_lock {
-        now.write(path)?;
-        eprintln!("wrote {}: {} routes", path.display(), now.routes.len());
-    }
-    match held {
-        Some((found, path)) => found.tell(path, args.json),
-        None => Ok(()),
-    }
+        )
+    });
+    Ok(Explained {
+        routes: Lock::of(&page, &ops, &colls),
+        page,
+        missing,
+    })
 }
 
 /// What one step of rank 0, or of rank 0 of every pipeline stage, launches.

@@ -51,7 +51,7 @@ pub const CIRCLES: &[Entry] = &[
 /// Code lines of crates.
 #[rustfmt::skip]
 pub const CRATE_LINES: &[Entry] = &[
-    Entry { place: "crossweave", ceiling: 14500, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
+    Entry { place: "crossweave", ceiling: 14600, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
     Entry { place: "crossweave-backend-ascend", ceiling: 3300, why: "a run time, operators, fused ones among them, and collectives of one vendor, each declared by hand" },
     Entry { place: "crossweave-backend-cpu", ceiling: 12000, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3250, why: "every collective with its checks, which the CPU back end repeats" },
@@ -179,7 +179,6 @@ pub const FUNCTION_LINES: &[Entry] = &[
     Entry { place: "cli/src/train/resume.rs: find", ceiling: 110, why: "all that makes a folder the run of this config, in the order in which it is said" },
     Entry { place: "cli/src/explain/collectives.rs: answer", ceiling: 115, why: "a document from top to bottom" },
     Entry { place: "cli/src/explain/text.rs: write", ceiling: 145, why: "a page from top to bottom" },
-    Entry { place: "cli/src/plan.rs: run", ceiling: 119, why: "the options of one verb in their order; becomes calls of the training library" },
     Entry { place: "cli/src/plan_page.rs: write", ceiling: 111, why: "a page from top to bottom" },
     Entry { place: "planner/src/lower.rs: write", ceiling: 101, why: "one arm for each kind of step of a plan" },
     Entry { place: "report/src/charts.rs: Lines::render", ceiling: 131, why: "one drawing from axes to legend" },
