@@ -34,10 +34,6 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
         "gradients are added up in float32, which rounds no more than DeepSpeed's choices",
     ),
     (
-        "zero_optimization.offload_optimizer.pin_memory",
-        "what the device copies is page-locked either way; the states that the host alone reads would be four fifths of it",
-    ),
-    (
         "zero_optimization.stage3_param_persistence_threshold",
         "memory alone: a block stays gathered only where that is asked for",
     ),
