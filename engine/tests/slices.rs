@@ -290,7 +290,7 @@ fn planned_as_promised(w: &World, model: &ModelSpec, s: &RankSpec, tied: bool, w
         "{what}: the plan, then the formula: {plan}"
     );
     assert!(buckets <= 2, "{what}: {buckets} open buckets: {plan}");
-    let promised = promised(model, &s, tied);
+    let promised = promised(model, s, tied);
     assert!(
         formula <= promised,
         "{what}: {formula}, promised {promised}: {plan}"
