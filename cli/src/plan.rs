@@ -117,6 +117,8 @@ pub struct Planning {
     pub sets: Vec<String>,
     /// Ranks of the job. `None`: `mesh.dp`, else one.
     pub ranks: Option<u32>,
+    /// The rank that is looked at; with pipeline stages, those of all stages that stand where it does in its own.
+    pub rank: u32,
     /// The device that it is to fit, by name. `None`: the one that the config's back end has here.
     pub device: Option<String>,
 }
@@ -141,21 +143,26 @@ pub struct Planned {
 ///
 /// # Errors
 /// A config that is wrong; a rank that the job does not have.
-pub fn program(what: &Planning, rank: u32, around: &Surroundings) -> Result<String> {
+pub fn program(what: &Planning, around: &Surroundings) -> Result<String> {
     let (config, ranks, _) = read(what, around)?;
     let job = Opened::sizes(config, ranks, &around.caches)?;
     let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
-    if u64::from(rank) >= ranks {
-        let last = ranks - 1;
-        return Err(TrainError::refused(
-            format!("--rank {rank}: the job has ranks 0 to {last}"),
-            "give one of them, or more --ranks",
-        ));
-    }
-    let own = job.place(rank);
+    let own = place(what, &job, ranks)?;
     let (dry, division) = divided(&plugin, &job, &own)?;
     let trainer = begin(&plugin, &job, &dry, spec(&job, &division, own), true)?;
     Ok(trainer.program_text())
+}
+
+/// Where the rank stands that is looked at.
+fn place(what: &Planning, job: &Job, ranks: u64) -> Result<Place> {
+    if u64::from(what.rank) < ranks {
+        return Ok(job.place(what.rank));
+    }
+    let (rank, last) = (what.rank, ranks - 1);
+    Err(TrainError::refused(
+        format!("--rank {rank}: the job has ranks 0 to {last}"),
+        "give one of them, or more --ranks",
+    ))
 }
 
 /// The config, the ranks it is planned for, and the device.
@@ -176,7 +183,7 @@ pub fn plan(what: &Planning, with_plans: bool, around: &Surroundings) -> Result<
     let asked = config.clone();
     let job = Opened::sizes(config, ranks, &around.caches)?;
     let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
-    let own = job.place(0);
+    let own = place(what, &job, ranks)?;
     let (dry, division) = divided(&plugin, &job, &own)?;
     let units = job.units(&own)?;
     // A rank with what rests off its device.

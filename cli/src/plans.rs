@@ -16,10 +16,11 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
         config: args.config.clone(),
         sets: args.sets.clone(),
         ranks: args.ranks,
+        rank: args.rank.unwrap_or(0),
         device: args.device.clone(),
     };
     if args.program {
-        say!("{}", program(&what, args.rank.unwrap_or(0), around)?);
+        say!("{}", program(&what, around)?);
         return Ok(());
     }
     let planned = plan(&what, args.json, around)?;
