@@ -68,7 +68,7 @@ pub fn groups(s: &Settings) -> Result<ParamGroups> {
     })
 }
 
-/// The same of settings that have been resolved, whose numbers are all there; were one not, [`super::units`] of the same settings would
+/// The same of settings that have been resolved, whose numbers are all there; were one not, the units of the same settings would
 /// say so, without which no rank begins.
 pub fn of_resolved(s: &Settings) -> ParamGroups {
     let none = |_| ParamGroups::all(Optimizer::Adam(Adam::default()), 0.0);
