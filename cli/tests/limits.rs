@@ -44,6 +44,36 @@ fn a_long_text_takes_no_more_memory_than_twice_its_bytes() {
     );
 }
 
+/// On a CPU the device's memory is the process's, so that only files help: with states and sums there, a model of four times the parameters
+/// trains, on four micro-batches a step, within what the smaller one takes without.
+#[test]
+#[ignore = "4 GB of disk, most of a minute: `cargo test --release -p crossweave --test suite four_times -- --ignored`"]
+fn four_times_the_parameters_train_with_their_states_in_files() {
+    let s = Scratch::new();
+    let text = r#"{
+        "model": {"family": "gpt2", "n_layer": 8, "n_embd": 512, "n_head": 8, "n_positions": 64},
+        "data": {"train": ["corpus/*.txt"], "tokenizer": "bytes", "seq_len": 16},
+        "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "bf16": {"enabled": true},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "checkpoint": {"async": false},
+        "run": {"steps": 2, "threads_per_rank": 1, "generate": {"tokens": 0}}
+    }"#;
+    s.write("small.json", text);
+    let files = r#"zero_optimization={"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "swap", "buffer_count": 2}}"#;
+    let train = |sets: &[&str], kib: u64| {
+        let _ = std::fs::remove_dir_all(s.path("run"));
+        let mut args = vec!["train", "small.json", "--out", "run"];
+        args.extend(sets.iter().flat_map(|set| ["--set", *set]));
+        limited(&s, "-d", kib, 256 << 10, &args)
+    };
+    let fits = |kib: &u64| train(&[], *kib).status.success();
+    let kib = (10..).map(|n| n * 40_000).find(fits).expect("a limit");
+    let deep = "model.n_layer=34";
+    assert!(!train(&[deep], kib).status.success(), "{kib} is no limit");
+    let o = train(&[deep, files], kib);
+    let said = String::from_utf8_lossy(&o.stderr);
+    assert!(o.status.success(), "ulimit -d {kib}: {said}");
+}
+
 /// Stacks so large that the limit leaves room for a number of threads: wherever the next one is started, the command ends well or with one
 /// error, and not as a bug.
 #[test]

@@ -756,9 +756,20 @@ fn mistakes_and_deaths_end_in_a_sentence_that_names_the_rank() {
     ];
     for family in families() {
         for (scene, parts) in scenes {
-            let o = launch(family, 3, scene, Path::new("."));
-            let t = text(&o);
-            assert!(!o.status.success(), "{family} {scene}: {t}");
+            let play = || {
+                let o = launch(family, 3, scene, Path::new("."));
+                (o.status.success(), text(&o))
+            };
+            let (mut ended_well, mut t) = play();
+            // MPICH's launcher sometimes ends itself over a survivor that it was answering; then the scene is played again.
+            let fell = |t: &str| scene.starts_with("killed") && t.contains("[mpiexec@");
+            for _ in 0..9 {
+                if parts.iter().all(|p| t.contains(p)) || !fell(&t) {
+                    break;
+                }
+                (ended_well, t) = play();
+            }
+            assert!(!ended_well, "{family} {scene}: {t}");
             for p in parts {
                 assert!(t.contains(p), "{family} {scene}: {p:?} not in: {t}");
             }
