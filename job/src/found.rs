@@ -126,8 +126,7 @@ mod tests {
         let said = found.end().unwrap_err().to_string();
         assert!(said.starts_with("c.json:2:"), "{said}");
         // A word of an error that is also a value says nothing; a key that is named, though not given, does.
-        let text =
-            "{\"data\": {\"train\": \"a\",\n \"tokenizer\": \"bytes\"}, \"zero_optimization\": {\n \"stage\": 2}}";
+        let text = "{\"data\": {\"train\": \"a\",\n \"tokenizer\": \"bytes\"}, \"zero_optimization\": {\n \"stage\": 2}}";
         let config = Config::load("c.json", text, &[]).unwrap();
         for (what, place) in [
             (
