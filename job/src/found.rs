@@ -65,15 +65,12 @@ fn placed(config: &Config, key: &str, e: &impl Placeable) -> Problem {
     let clean = |c: char| !(c.is_alphanumeric() || "._[]".contains(c));
     let words = what.split([' ', ',', ';', '=']);
     let mut words = words.map(|w| w.trim_matches(clean));
-    let given = |w: &&str| is_path(w) && config.place(w).is_some();
-    // A word of prose may be a section's name; with a dot it is a key.
-    let key_of = |w: &&str| w.contains('.') && is_path(w);
-    let named = words.clone().find(given).or_else(|| words.find(key_of));
+    let named = words.find(|w| is_path(w) && config.place(w).is_some());
     let path = named.or(of_value(config, &what)).unwrap_or(key).to_string();
     config.problem(&path, what, fix)
 }
 
-/// The key whose value the error quotes: a path or a name, which no word of prose is.
+/// The key whose value, a text such as a path, the error quotes.
 fn of_value<'a>(config: &'a Config, what: &str) -> Option<&'a str> {
     let given = config
         .rows()
@@ -81,8 +78,7 @@ fn of_value<'a>(config: &'a Config, what: &str) -> Option<&'a str> {
         .filter(|r| config.place(&r.path).is_some());
     let quoted = given.filter(|r| {
         let value: String = serde_json::from_str(&r.value).unwrap_or_default();
-        let name = value.contains(|c: char| !c.is_alphabetic() && c != ' ');
-        value.len() > 2 && name && what.contains(&value)
+        value.len() > 2 && what.contains(&value)
     });
     let longest = quoted.max_by_key(|r| r.value.len());
     longest.map(|r| &*r.path)
@@ -125,22 +121,6 @@ mod tests {
         found.take(&config, "data", e);
         let said = found.end().unwrap_err().to_string();
         assert!(said.starts_with("c.json:2:"), "{said}");
-        // A word of an error that is also a value says nothing; a key that is named, though not given, does.
-        let text = "{\"data\": {\"train\": \"a\",\n \"tokenizer\": \"bytes\"}, \"zero_optimization\": {\n \"stage\": 2}}";
-        let config = Config::load("c.json", text, &[]).unwrap();
-        for (what, place) in [
-            (
-                "opening: zero_optimization.offload_optimizer.buffer_count: 9 bytes",
-                "c.json:2:46: zero_optimization.offload",
-            ),
-            ("9 bytes are refused", "c.json:1:"),
-        ] {
-            let mut found = Found::default();
-            let e: Result<()> = Err(JobError::refused(what, "fewer"));
-            found.take(&config, "data", e);
-            let said = found.end().unwrap_err().to_string();
-            assert!(said.starts_with(place), "{said}");
-        }
         let mut found = Found::default();
         for what in ["a", "b", "a"] {
             let e: Result<()> = Err(JobError::refused(what, "x"));
