@@ -33,8 +33,8 @@ pub enum CheckpointError {
         /// What to do.
         fix: String,
     },
-    /// Rank 0 has given a save up, and removed its folder, before another rank had written its part; why is what rank 0
-    /// reports.
+    /// Rank 0 has given a save up, and removed its folder, before another rank had written its part. The cause is in the
+    /// error of rank 0.
     #[error(
         "rank 0 gave the checkpoint of step {step} up before this rank had written its part; fix: see what rank 0 reports"
     )]

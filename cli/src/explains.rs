@@ -35,7 +35,7 @@ pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
         eprintln!("wrote {}: {} routes", path.display(), now.routes.len());
     }
     match held {
-        Some((found, path)) => tell(&found, path, args.json),
+        Some((found, path)) => print_difference(&found, path, args.json),
         None => Ok(()),
     }
 }
@@ -44,7 +44,7 @@ pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
 ///
 /// # Errors
 /// Routes that are worse.
-fn tell(found: &Difference, path: &Path, json: bool) -> Result<()> {
+fn print_difference(found: &Difference, path: &Path, json: bool) -> Result<()> {
     let show = |sign: &str, what: &str, lines: &[String]| {
         for l in lines {
             // Beside `--json` the page must stay JSON.

@@ -61,8 +61,8 @@ fn divided(plugin: &Plugin, job: &Job, place: &Place) -> Result<(Dry, Division)>
     Ok((dry, division))
 }
 
-/// What is known of the job beside its trainers.
-fn known<'a>(job: &'a Job, rank: &RankSpec, device: &'a devices::Chosen) -> predict::Job<'a> {
+/// The facts of a job that its trainers do not know: model, device and batch.
+fn job_facts<'a>(job: &'a Job, rank: &RankSpec, device: &'a devices::Chosen) -> predict::Job<'a> {
     let optimizer = &job.resolved.settings.optimizer;
     predict::Job {
         mesh: rank.place.mesh(),
@@ -188,7 +188,7 @@ pub fn plan(what: &Planning, with_plans: bool, around: &Surroundings) -> Result<
     let units = job.units(&own)?;
     // A rank with what rests off its device.
     let placed = |rank: RankSpec| with_offload(rank, &job.resolved);
-    let known = known(&job, &placed(spec(&job, &division, own)), &device);
+    let known = job_facts(&job, &placed(spec(&job, &division, own)), &device);
     let mut all = vec![];
     let mut judged = vec![];
     let mut plans = vec![];

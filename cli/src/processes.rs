@@ -34,7 +34,7 @@ const PREPARING: Duration = Duration::from_secs(24 * 3600);
 const TOGETHER: Duration = Duration::from_secs(600);
 /// How long a rank that has nothing to say leaves the one that has.
 const LAST_WORDS: Duration = Duration::from_millis(700);
-/// How far the line of the rank that fails is ahead of those of the ranks that hear of it.
+/// The lead of the line of the rank that fails over those of the ranks that hear of it.
 const FIRST: Duration = Duration::from_millis(30);
 /// What all processes of a host take to say that another one has died.
 const MOMENT: Duration = Duration::from_millis(1);
@@ -126,7 +126,7 @@ impl Voice {
 
     /// Prints why this process fails, unless that is done. Called as soon as it is known: saves in flight, records and traces are
     /// completed afterwards, which may take long.
-    pub fn say(&self, error: &str) {
+    pub fn print_failure(&self, error: &str) {
         if !self.told.swap(true, SeqCst) {
             self.events.on(Event::Failed(error));
         }
@@ -137,7 +137,7 @@ impl Voice {
     pub fn report(&self, rank: u32, error: &str, words: &str) {
         if !self.notified.swap(true, SeqCst) {
             if !self.told.load(SeqCst) {
-                self.say(error);
+                self.print_failure(error);
                 // On its way before the others pass it on: the rank that knows comes first.
                 std::thread::sleep(FIRST);
             }

@@ -109,13 +109,18 @@ fn arrow(all: &[Talk], stream: bool) -> Vec<u8> {
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..all.len() as i64));
     let talks: ArrayRef = Arc::new(to.finish());
     let batch = RecordBatch::try_from_iter([("id", ids), ("messages", talks)]).unwrap();
+    arrow_bytes(&batch, stream)
+}
+
+/// The bytes of an Arrow file, or of a stream.
+fn arrow_bytes(batch: &RecordBatch, stream: bool) -> Vec<u8> {
     if stream {
         let mut to = arrow_ipc::writer::StreamWriter::try_new(vec![], &batch.schema()).unwrap();
-        to.write(&batch).unwrap();
+        to.write(batch).unwrap();
         return to.into_inner().unwrap();
     }
     let mut to = arrow_ipc::writer::FileWriter::try_new(vec![], &batch.schema()).unwrap();
-    to.write(&batch).unwrap();
+    to.write(batch).unwrap();
     to.into_inner().unwrap()
 }
 
@@ -460,14 +465,7 @@ fn nested(stream: bool) -> Vec<u8> {
     }
     let meta: ArrayRef = Arc::new(to.finish());
     let batch = RecordBatch::try_from_iter([("meta", meta), ("meta.note", texts)]).unwrap();
-    if stream {
-        let mut to = arrow_ipc::writer::StreamWriter::try_new(vec![], &batch.schema()).unwrap();
-        to.write(&batch).unwrap();
-        return to.into_inner().unwrap();
-    }
-    let mut to = arrow_ipc::writer::FileWriter::try_new(vec![], &batch.schema()).unwrap();
-    to.write(&batch).unwrap();
-    to.into_inner().unwrap()
+    arrow_bytes(&batch, stream)
 }
 
 fn nested_parquet() -> Vec<u8> {

@@ -319,7 +319,12 @@ impl Segment {
             self.strange = (0, "the first call", "memory freed since");
             return self.known[list].list.run(at, core).map(|()| None);
         };
-        let Some(whole) = self.other(list, at, None) else {
+        // As a rule all of the list that was followed, which needs no second look.
+        let whole = match self.known[list].list.calls.len() == at {
+            true => Some(list),
+            false => self.other(list, at, None),
+        };
+        let Some(whole) = whole else {
             self.strange = (at, "the end", "calls that did not come");
             let like = &self.known[list].list;
             let came = like.first(at);

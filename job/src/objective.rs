@@ -89,7 +89,7 @@ pub fn of(
 ///
 /// # Errors
 /// None that a config has not had before.
-pub fn tell(config: &mut Config, objective: Objective) -> Result<()> {
+pub fn complete(config: &mut Config, objective: Objective) -> Result<()> {
     let name = match objective {
         Objective::Causal | Objective::Captions(_) => return Ok(()),
         Objective::MaskedLm(_) => config::Objective::MaskedLm.name(),

@@ -131,8 +131,8 @@ impl Opened {
             Some(corpus) => Shown::Corpus(corpus),
             None => found.take(config, "data", Shown::sizes(&spec, &data))?,
         };
-        let told = tell(config, &spec, &shown, &model);
-        found.take(config, "data", told)?;
+        let completed = complete(config, &spec, &shown, &model);
+        found.take(config, "data", completed)?;
         let given = Given {
             width: opened.as_ref().map(Source::width),
             ..shown.given()
@@ -303,8 +303,8 @@ fn describe(
 }
 
 /// Lays over the config what the data have shown.
-fn tell(config: &mut Config, spec: &DataSpec, shown: &Shown, model: &Model) -> Result<()> {
-    objective::tell(config, spec.objective)?;
+fn complete(config: &mut Config, spec: &DataSpec, shown: &Shown, model: &Model) -> Result<()> {
+    objective::complete(config, spec.objective)?;
     let new = matches!(model, Model::New(_));
     if let (None, true, Some(vocab)) = (spec.model_vocab, new, shown.vocab()) {
         config.set("model.vocab_size", &vocab.to_string())?;

@@ -192,7 +192,8 @@ impl Files {
         host: &Device,
         f: impl FnOnce(&(Arc<Buffer>, u64), &(Arc<Buffer>, u64)) -> Result<()>,
     ) -> Result<()> {
-        let Layout { grad, arrives, .. } = self.units[u].layout.clone();
+        let layout = &self.units[u].layout;
+        let (grad, arrives) = (layout.grad.clone(), layout.arrives);
         if !first {
             self.settle(u)?;
             let file = self.file(u)?;

@@ -5,7 +5,7 @@
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// How far `conform` goes; each level includes those before it.
+/// The levels of `conform`; each includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConformLevel {
     /// abi, life
@@ -59,7 +59,7 @@ impl From<ConformProfile> for crossweave_conform::Profile {
     }
 }
 
-/// Who starts the ranks of `conform`.
+/// The programs that start the ranks of `conform`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConformLauncher {
     /// Threads of one process
@@ -113,7 +113,7 @@ pub struct ConformArgs {
     /// Put the plugin inside a layer, outermost last, as `train --layer` does
     #[arg(long = "layer", value_name = "NAME[=SPEC]")]
     pub layers: Vec<String>,
-    /// How far to go
+    /// The last level to run
     #[arg(long, value_enum, default_value = "fault")]
     pub level: ConformLevel,
     /// Fail where a cell of this profile is not claimed; without it only what is claimed is held to
@@ -125,7 +125,7 @@ pub struct ConformArgs {
     /// Numbers of ranks for cases about communicators [default: 1,2,3,4,6,7,8; with --quick 2,3]
     #[arg(long, value_name = "N,M", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
     pub ranks: Vec<u32>,
-    /// Who starts ranks
+    /// The program that starts ranks
     #[arg(long, value_enum, default_value = "threads")]
     pub launcher: ConformLauncher,
     /// The launcher's command, in place of mpirun or srun

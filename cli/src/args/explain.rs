@@ -13,7 +13,7 @@ pub struct ExplainArgs {
     /// Ranks; default: mesh.dp, else 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=crate::ranks::MOST_PLANNED))]
     pub ranks: Option<u32>,
-    /// Which back end computes.
+    /// The back end that computes.
     #[command(flatten)]
     pub backend: BackendArgs,
     /// Set a key of the config; may be repeated

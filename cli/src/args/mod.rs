@@ -228,7 +228,7 @@ pub struct ProbeArgs {
     /// Type parameters and activations are computed in
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: ProbeType,
-    /// Which back end computes.
+    /// The back end that computes.
     #[command(flatten)]
     pub backend: BackendArgs,
 }
@@ -254,7 +254,7 @@ pub struct GenerateArgs {
     /// Seed of the draw
     #[arg(long, value_name = "N", default_value_t = crossweave_config::DEFAULT_SEED)]
     pub seed: u64,
-    /// Which back end computes.
+    /// The back end that computes.
     #[command(flatten)]
     pub backend: BackendArgs,
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Flags of `replay`.
 #[derive(Clone, Debug, Args)]
 pub struct ReplayArgs {
-    /// What `--layer record=FILE` has written
+    /// The file that `--layer record=FILE` has written
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Which back end computes.

@@ -6,7 +6,7 @@ use crate::ranks::Ranks;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Which back end computes.
+/// The back end that computes.
 #[derive(Clone, Debug, Default, Args)]
 pub struct BackendArgs {
     /// Back end by name (see `crossweave backends`); default: run.backend, else cpu
@@ -30,7 +30,7 @@ pub struct TrainArgs {
     /// Ranks of the job, or ranks of this process by back end: cpu:2,./libother.so:1; default: mesh.dp, else 1
     #[arg(long, value_name = "N|NAME:N,...", value_parser = Ranks::parse)]
     pub ranks: Option<Ranks>,
-    /// Which back end computes.
+    /// The back end that computes.
     #[command(flatten)]
     pub backend: BackendArgs,
     /// Set a key of the config; may be repeated
@@ -77,7 +77,7 @@ pub struct ExploreArgs {
     /// Optimizer steps under each seed
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: u64,
-    /// Which back end computes.
+    /// The back end that computes.
     #[command(flatten)]
     pub backend: BackendArgs,
     /// Set a key of the config; may be repeated

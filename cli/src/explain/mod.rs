@@ -53,7 +53,7 @@ pub struct Explanation {
     pub sets: Vec<String>,
     /// Ranks of the job. `None`: `mesh.dp`, else one.
     pub ranks: Option<u32>,
-    /// Which back end computes.
+    /// The back end that computes.
     pub backend: BackendChoice,
     /// The device's peak in TFLOP/s and its bandwidth in GB/s, for what the back end gives no estimate of.
     pub tflops: Option<f64>,

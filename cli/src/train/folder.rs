@@ -55,7 +55,7 @@ impl RunFolder {
             resume::check_holds_run(dir)?;
         }
         let job = format!("crossweave train {}", request.config.display());
-        let Some(dir) = asked(request, config) else {
+        let Some(dir) = requested(request, config) else {
             return fresh(&request.config, &job);
         };
         sound("--out ", &dir)?;
@@ -163,7 +163,7 @@ fn written_over(dir: &Path, name: &str) -> TrainError {
 }
 
 /// The folder that is named, if one is.
-pub fn asked(request: &Request, config: &Config) -> Option<PathBuf> {
+pub fn requested(request: &Request, config: &Config) -> Option<PathBuf> {
     let given = request.out.clone().or_else(|| request.resume.clone());
     given.or_else(|| config.settings.run.out.as_ref().map(PathBuf::from))
 }

@@ -27,11 +27,7 @@ pub struct Listed {
 pub fn begin(args: &Request) -> Result<Run> {
     let run = prepare(args, None, false)?;
     super::shared_layers::check(&run)?;
-    let run = run.balance(None)?;
-    if run.job.ranks > 1 {
-        run.check_world()?;
-    }
-    Ok(run)
+    run.balance(None)
 }
 
 /// Trains the job of a command line to its end.

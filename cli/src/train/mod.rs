@@ -81,9 +81,6 @@ fn run_here(request: &Request, processes: Option<&Processes>) -> Result<()> {
     let first = processes.is_none_or(Processes::first);
     if first {
         flight::clear(&run.out);
-        if run.job.ranks > 1 {
-            run.check_world()?;
-        }
     }
     let stop = request.events.start(first)?;
     let shared = Arc::new(Shared::new(stop, processes.map(|p| p.store.clone())));

@@ -125,7 +125,7 @@ fn begin<'a>(
         rank,
         feed: run.feed(rank),
         device: device.clone(),
-        tell_graphs: rank == 0 && run.job.resolved.settings.run.graphs == "on",
+        graphs_wanted: rank == 0 && run.job.resolved.settings.run.graphs == "on",
         saves: Saves::new(run, shared, rank, session)?,
         trainer,
         writer: None,
@@ -164,7 +164,7 @@ struct Walk<'a> {
     /// Asked once for what it could not compute itself.
     device: Device,
     /// Whether what is not replayed as a graph has to be said yet: `run.graphs` is "on".
-    tell_graphs: bool,
+    graphs_wanted: bool,
     // Before the trainer, so that copies of its state are written before its device closes.
     saves: Saves,
     trainer: Trainer,
@@ -209,7 +209,7 @@ impl Walk<'_> {
             self.saves.poll()?;
             self.warn();
             if done.is_multiple_of(8) {
-                self.tell_graphs();
+                self.report_unreplayed();
             }
             let began = self.now();
             self.enqueue(done)?;
@@ -225,7 +225,7 @@ impl Walk<'_> {
             self.settle(u32::from(!(first || validate || checkpoint)))?;
             self.spent("wait for figures", began);
             if first {
-                self.tell_host_ops();
+                self.report_host_ops();
             }
             if validate {
                 let began = self.now();
@@ -268,7 +268,7 @@ impl Walk<'_> {
             self.checkpoint(done, true)?;
         }
         self.warn();
-        self.tell_graphs();
+        self.report_unreplayed();
         if let Some(w) = &mut self.writer {
             w.summary.steps = done;
             w.summary.stopped = stopped;
@@ -284,7 +284,7 @@ impl Walk<'_> {
     }
 
     /// What the device leaves to the host is never left unsaid.
-    fn tell_host_ops(&self) {
+    fn report_host_ops(&self) {
         let ops = self.device.ops_on_host();
         if let [first, ..] = &ops[..] {
             self.step_warning(&format!(
@@ -294,14 +294,14 @@ impl Walk<'_> {
         }
     }
 
-    /// Says once what is not replayed although it was asked for.
-    fn tell_graphs(&mut self) {
-        if !self.tell_graphs || self.writer.is_none() {
+    /// Reports once what is not replayed as graphs although it was asked for.
+    fn report_unreplayed(&mut self) {
+        if !self.graphs_wanted || self.writer.is_none() {
             return;
         }
         let unmet = self.trainer.graphs().map(|g| g.refused);
         if let Some((what, _)) = unmet.iter().flatten().next() {
-            self.tell_graphs = false;
+            self.graphs_wanted = false;
             self.step_warning(&format!(
                 "run.graphs is on, and not all launches are replayed as graphs: {what}"
             ));

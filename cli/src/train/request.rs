@@ -16,7 +16,7 @@ pub struct Request {
     pub sets: Vec<String>,
     /// Ranks of the job, or of this process by back end. `None`: `mesh.dp`, else one.
     pub ranks: Option<Ranks>,
-    /// Which back end computes.
+    /// The back end that computes.
     pub backend: BackendChoice,
     /// Optimizer steps, in place of `run.steps` or `run.epochs`.
     pub steps: Option<u64>,

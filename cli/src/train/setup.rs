@@ -48,7 +48,7 @@ pub struct Run {
     carrier: Option<Carrier>,
     /// Which ranks share a library of collectives, where they do not all.
     pub islands: Option<Islands>,
-    /// Which back end computes which ranks.
+    /// The back ends, with the ranks that each computes.
     pub computes: Vec<Computes>,
     /// Host services of the back ends.
     pub host: HostServices,
@@ -179,7 +179,7 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
     let folder = match folder {
         Some(out) => RunFolder::unclaimed(out),
         None if writes => RunFolder::choose(args, &config)?,
-        None => RunFolder::unclaimed(folder::asked(args, &config).unwrap_or("runs".into())),
+        None => RunFolder::unclaimed(folder::requested(args, &config).unwrap_or("runs".into())),
     };
     let resume_from = args.resume.as_deref();
     let host = backend::host(
@@ -407,6 +407,10 @@ impl Run {
             let held_back = self.reads.validation.take();
             self.reads.validation = held_back.map(|b| b.divided(rows)).transpose()?;
         }
+        if processes.is_none_or(Processes::first) {
+            // As was done for even shares.
+            self.layout.check_world(&self.job, &null)?;
+        }
         for (name, plugin, at) in self.local_ranks.backends() {
             let first = plugin.open(0).map_err(TrainError::from);
             let fits = first.and_then(|first| self.fits(&first, &at));
@@ -420,15 +424,6 @@ impl Run {
         let firsts = self.layout.firsts(at);
         let mut each = firsts.into_iter();
         each.try_for_each(|rank| self.layout.fits(&self.job, device, rank))
-    }
-
-    /// Holds the plans of all ranks against each other before any is run: see [`Layout::check_world`].
-    ///
-    /// # Errors
-    /// The first law that is broken, with the rank.
-    pub fn check_world(&self) -> Result<()> {
-        let null = backend::open_linked("null", &self.host)?.open(0)?;
-        self.layout.check_world(&self.job, &null)
     }
 
     /// An error of some ranks, where there are several back ends.

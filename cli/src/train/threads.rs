@@ -101,7 +101,7 @@ fn one(
         shared.fail(e);
         match run.local_ranks.here().len() {
             _ if !news => {}
-            1 => voice.say(&said),
+            1 => voice.print_failure(&said),
             // The other ranks of this process may take a while, and the others see already that this one is gone.
             _ => voice.report(rank, &said, &words),
         }
