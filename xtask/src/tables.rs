@@ -207,7 +207,7 @@ pub const MAX_LINES: usize = 800;
 pub const LONG_FILES: &[(&str, &str)] = &[];
 
 /// Documents that lead a newcomer, and the lines each may have.
-pub const DOCUMENT_LINES: &[(&str, usize)] = &[("README.md", 120), ("docs/ARCHITECTURE.md", 200)];
+pub const DOCUMENT_LINES: &[(&str, usize)] = &[("README.md", 120), (ARCHITECTURE, 200)];
 
 /// Words that make a value of the whole process.
 pub const GLOBALS: &[&str] = &[
@@ -350,6 +350,11 @@ pub const DOCUMENTS: &[&str] = &[
 
 /// The list of what must always hold.
 pub const INVARIANTS: &str = "docs/invariants.md";
+
+/// The page for newcomers.
+pub const ARCHITECTURE: &str = "docs/ARCHITECTURE.md";
+/// The beginning of the paragraph in which every folder with a crate stands as `folder/`, behind those that it uses.
+pub const FOLDER_LIST: &str = "Folders, lowest first:";
 
 /// Phrases that prose does not use, and what it says instead (`docs/glossary.md`).
 pub const STOP_WORDS: &[(&str, &str)] = &[

@@ -5,6 +5,7 @@ mod clocks;
 mod deps;
 mod docs;
 pub mod equal;
+mod folders;
 mod fragments;
 mod places;
 mod ranks;
@@ -106,6 +107,12 @@ pub const RULES: &[Rule] = &[
         says: "a dependency of a crate is named in its code, outside of tests unless it is a dev-dependency",
         place: manifest,
         find: unused::of_crates,
+    },
+    Rule {
+        name: "folders of the root",
+        says: "by the rows of CRATES, crates of one folder of the root use those of another in one direction, in the order in which ARCHITECTURE lists them",
+        place: folders::looked_at,
+        find: folders::of_root,
     },
     Rule {
         name: "test harnesses",

@@ -74,7 +74,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-plugin", ceiling: 2750, why: "the traits, their export as C tables, and the requests of ops and collectives read once for all back ends" },
     Entry { place: "crossweave-tensor", ceiling: 6600, why: "shapes and gradients of every op, those of single heads and of layers and vocabularies cut over ranks too" },
     Entry { place: "crossweave-zero", ceiling: 4200, why: "passes, lowering to programs, and the closed formulas" },
-    Entry { place: "xtask", ceiling: 4650, why: "rules with their tables, and the gate" },
+    Entry { place: "xtask", ceiling: 4750, why: "rules with their tables, and the gate" },
 ];
 
 /// Fields of structs.
