@@ -321,6 +321,7 @@ pub fn probe(what: &Probe, around: &Surroundings, remark: impl Fn(&Remark)) -> R
     let (mut loss, mut grads) = trainer.loss_and_grads(&MicroBatch {
         tokens: &trained.ids,
         targets: &inputs.labels,
+        lengths: &[],
         images,
         first_sequence: 0,
     })?;

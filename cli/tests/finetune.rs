@@ -198,6 +198,110 @@ fn messages_are_written_by_the_template_and_answers_are_learnt() {
     );
 }
 
+#[test]
+fn packed_examples_are_learnt_alike_on_any_layout() {
+    let s = Scratch::new();
+    pairs(&s);
+    let data = json!({"train": "pairs.jsonl", "format": "prompt_completion", "validation": "held.jsonl", "pack": true});
+    config(&s, data, json!({"epochs": 4, "checkpoint_every": 4}));
+    let said = train(&s, "one", &[]);
+    for part in [
+        "data.train: 47 examples are packed into 14 rows of 16 tokens, which are 9",
+        "data.validation: 10 examples are packed into 3 rows of 16 tokens",
+        "% full (data.pack)",
+        "1 of 48 examples have more than 17 tokens and are cut there",
+        "validation: 3 of 3 sequences",
+        "run.epochs 4: 7 steps of 8 samples",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    alike(&s, "one");
+    // The validation loss is that of the same examples one a row, and a row counts its examples' tokens alone.
+    let all = [
+        "--set",
+        "run.steps=2",
+        "--set",
+        "run.epochs=null",
+        "--set",
+        "optimizer.params.lr=0",
+        "--set",
+    ];
+    train(&s, "packed", &[&all[..], &["data.pack=true"]].concat());
+    train(
+        &s,
+        "single",
+        &[
+            &all[..],
+            &[
+                "data.pack=false",
+                "--set",
+                "train_micro_batch_size_per_gpu=4",
+            ],
+        ]
+        .concat(),
+    );
+    let (a, b) = (records(&s.path("packed")), records(&s.path("single")));
+    let held = |all: &[Value]| {
+        all.iter()
+            .find_map(|r| r["val_loss"].as_f64())
+            .expect("a loss")
+    };
+    let (packed, single) = (held(&a), held(&b));
+    assert!(
+        (packed - single).abs() < 1e-6 * single,
+        "{packed}, one a row {single}"
+    );
+    let tokens = |all: &[Value]| {
+        all.iter()
+            .rev()
+            .find_map(|r| r["tokens"].as_u64())
+            .expect("tokens")
+    };
+    // Of 16 rows of 16 predictions some are of no example, and of 16 examples most.
+    assert!(
+        (160..256).contains(&tokens(&a)) && tokens(&b) < 90,
+        "{} and {}",
+        tokens(&a),
+        tokens(&b)
+    );
+    // A run that was interrupted goes on with the next row, and counts on.
+    train(&s, "short", &["--steps", "4"]);
+    train(&s, "again", &["--resume", "short"]);
+    same(&s.path("again"), &s.path("one"));
+    assert_eq!(
+        tokens(&records(&s.path("again"))),
+        tokens(&records(&s.path("one")))
+    );
+    s.refused(
+        &[
+            "train",
+            "config.json",
+            "--resume",
+            "short",
+            "--out",
+            "x",
+            "--set",
+            "data.pack=false",
+        ],
+        &["data.pack"],
+        &["x"],
+    );
+    s.refused(
+        &[
+            "train",
+            "config.json",
+            "--out",
+            "x",
+            "--set",
+            "data.on_long=refuse",
+        ],
+        &["data.on_long", "1 of 48 examples", "example 10"],
+        &["x"],
+    );
+    let planned = s.ok(&["plan", "config.json", "--ranks", "2"]);
+    assert!(!planned.is_empty());
+}
+
 /// `[steps, rows, tokens]` of ids, and of labels where something says which count.
 fn batches(s: &Scratch, counts: Option<&dyn Fn(usize) -> bool>) {
     let (steps, rows, row) = (6, 8, 9);

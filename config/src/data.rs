@@ -114,6 +114,15 @@ impl Resolver<'_> {
                 let what = "has no effect: every token of text counts anyway";
                 self.warn("data.loss_on", what, "remove it");
             }
+            if data.pack == Some(true) {
+                let what = "text fills its rows anyway, and has no examples to keep apart";
+                let fix = "remove it; data.reset_attention_mask keeps the documents of a row apart";
+                self.error("data.pack", what, fix);
+            }
+            if data.on_long.take().is_some() {
+                let what = "has no effect: documents of any length are cut into samples";
+                self.warn("data.on_long", what, "remove it");
+            }
             if data.chat_template.is_some() {
                 let what = "only messages are written by a template";
                 let fix = "set data.format to that of the messages, or remove it";
@@ -172,7 +181,10 @@ impl Resolver<'_> {
             ("data.reset_position_ids", &mut data.reset_position_ids),
         ] {
             if slot.take() == Some(true) {
-                let what = "has no effect: an example is a row of its own";
+                let what = match data.pack {
+                    Some(true) => "has no effect: data.pack keeps the examples of a row apart",
+                    _ => "has no effect: an example is a row of its own",
+                };
                 self.warn(path, what, "remove it");
             }
         }

@@ -75,6 +75,12 @@ pub struct TextData {
     /// The tokens of an example that count; filled in once resolved where rows are examples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_on: Option<LossOn>,
+    /// Rows of `seq_len` tokens hold several examples, which do not see each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pack: Option<bool>,
+    /// The treatment of an example that is longer than a row; `None` = it is cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_long: Option<OnLong>,
     /// File of the Jinja template for messages; `None` = the tokenizer folder's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
@@ -148,6 +154,16 @@ pub enum OnNull {
     Refuse,
     /// It is left out and counted.
     Skip,
+}
+
+/// `data.on_long`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnLong {
+    /// It is cut and counted.
+    Cut,
+    /// It is an error.
+    Refuse,
 }
 
 /// `data.format`.

@@ -240,6 +240,17 @@ const TEXT_DATA: Table = Table {
             "",
             "for examples: which tokens count in the loss, those of the completion or of the assistant, or all; absent = completion",
         ).words(&["train_on_inputs"]),
+        flag(
+            "pack",
+            "",
+            "for examples: a row of seq_len tokens holds as many as fit, which do not see each other and whose positions each begin with 0; absent = an example is a row of its own, filled up to seq_len",
+        ).words(&["packing", "sample_packing"]),
+        word(
+            "on_long",
+            &["cut", "refuse"],
+            "",
+            "what becomes of an example that is longer than seq_len: it is cut and counted, or it is an error; absent = cut",
+        ),
         text(
             "chat_template",
             "",

@@ -371,3 +371,31 @@ fn many_keys_that_deepspeed_reads_past_are_warnings() {
     let e = Config::load("ds.json", &text, &sets).unwrap_err();
     assert!(e.to_string().contains("unknown key \"stages\""), "{e}");
 }
+
+#[test]
+fn packing_is_of_examples() {
+    let examples = |more: &str| format!(r#""train": "a.jsonl", "format": "messages"{more}"#);
+    for pack in ["true", "false"] {
+        let data = examples(&format!(r#", "pack": {pack}, "on_long": "refuse""#));
+        assert_eq!(said(&data), Ok(vec![]));
+        let once = load(&data).unwrap().resolve(1).unwrap().to_json();
+        assert!(once.contains(&format!("\"pack\": {pack}")), "{once}");
+    }
+    let warned = said(&examples(r#", "pack": true, "reset_attention_mask": true"#)).unwrap();
+    assert!(
+        warned[0].contains("data.pack keeps the examples of a row apart"),
+        "{warned:?}"
+    );
+    refused(
+        r#""train": "a.txt", "pack": true"#,
+        &["data.pack", "data.reset_attention_mask"],
+    );
+    refused(r#""tokens": "b.safetensors", "pack": true"#, &["data.pack"]);
+    refused(
+        &examples(r#", "on_long": "drop""#),
+        &["data.on_long", "refuse"],
+    );
+    let warned = said(r#""train": "a.txt", "on_long": "cut""#).unwrap();
+    assert!(warned[0].contains("data.on_long"), "{warned:?}");
+    assert!(!may_change_on_resume("data.pack") && !may_change_on_resume("data.on_long"));
+}

@@ -62,6 +62,26 @@ pub trait SequenceSource: Send + Sync {
     fn counted(&self, _sequence: u64) -> Result<u64> {
         Ok(self.row_len() as u64 - 1)
     }
+    /// Returns true if a row may hold several texts that must not see each other.
+    fn packed(&self) -> bool {
+        false
+    }
+    /// Fills `out`, of [`SequenceSource::row_len`] numbers, with the cumulative lengths of the texts of a row without its last token: 0, the end
+    /// of each text, and behind the last text its end again. What fills the row up is of no text.
+    fn lengths(&self, _sequence: u64, out: &mut [i32]) -> Result<()> {
+        let row = out.len().saturating_sub(1);
+        out.fill(row as i32);
+        out.iter_mut().take(1).for_each(|first| *first = 0);
+        Ok(())
+    }
+    /// Returns true if rows may be filled up.
+    fn padded(&self) -> bool {
+        false
+    }
+    /// Predictions of a row from one token of a text to its next; what the row was filled up with has none.
+    fn filled(&self, _sequence: u64) -> Result<u64> {
+        Ok(self.row_len() as u64 - 1)
+    }
     /// Takes out of a row that was read what the row itself says is to be predicted, beside its labels.
     fn silence(&self, _row: &mut [u32]) {}
     /// Returns the remarks that the user should read.
@@ -131,6 +151,8 @@ pub struct TokenBatch {
     pub tokens: Vec<u32>,
     /// Labels of the `rows * (columns - 1)` predictions where they are not simply the next tokens.
     pub labels: Option<Vec<i32>>,
+    /// Cumulative lengths of the texts of each row, `rows * columns`, where a row may hold several: [`SequenceSource::lengths`].
+    pub lengths: Option<Vec<i32>>,
     /// Patches of the rows' images, row by row; nothing where they have none.
     pub images: Vec<f32>,
 }
@@ -360,12 +382,17 @@ impl Batches {
             .collect();
         let labelled = self.source.labelled() || numbers.contains(&None);
         let mut labels = labelled.then(|| vec![IGNORED; rows * each]);
+        let mut lengths = self.source.packed().then(|| vec![0; rows * columns]);
         let mut images = vec![];
         for (i, row) in tokens.chunks_exact_mut(columns).enumerate() {
             // A row that does not count is still a row that the model can read.
             let sequence = numbers[i].unwrap_or(0);
             self.source.read(sequence, row)?;
             self.source.images(sequence, &mut images)?;
+            if let Some(lengths) = &mut lengths {
+                let out = &mut lengths[i * columns..(i + 1) * columns];
+                self.source.lengths(sequence, out)?;
+            }
             match &mut labels {
                 _ if numbers[i].is_none() => self.source.silence(row),
                 Some(labels) => {
@@ -380,6 +407,7 @@ impl Batches {
             columns,
             tokens,
             labels,
+            lengths,
             images,
         })
     }
@@ -412,6 +440,22 @@ impl Batches {
         let all = steps.start.saturating_mul(g)..steps.end.saturating_mul(g);
         let rows = all.map_while(|s| self.number(s));
         rows.map(|row| self.source.counted(row)).sum()
+    }
+
+    /// Returns true if rows may be filled up.
+    pub fn padded(&self) -> bool {
+        self.source.padded()
+    }
+
+    /// Predictions of the global batches of `steps` from one token of a text to its next, over all ranks: [`SequenceSource::filled`].
+    ///
+    /// # Errors
+    /// The end of given batches.
+    pub fn filled(&self, steps: std::ops::Range<u64>) -> Result<u64> {
+        let g = self.shape.global_batch;
+        let all = steps.start.saturating_mul(g)..steps.end.saturating_mul(g);
+        let rows = all.map_while(|s| self.number(s));
+        rows.map(|row| self.source.filled(row)).sum()
     }
 
     /// [`Batches::after`] for a run that had this global batch from its first step: `step` counts from 0.

@@ -5,7 +5,7 @@ use crate::build::build;
 use crate::cache::{Hash, hex};
 use crate::error::{DataError, Result};
 use crate::example::{ExampleReader, READ};
-use crate::examples::ExampleRows;
+use crate::examples::{ExampleRows, ExampleSet};
 use crate::given::GivenTokens;
 use crate::gpt::{GptDataset, Part};
 use crate::indexed::{IndexedDataset, pair};
@@ -48,8 +48,7 @@ pub struct Corpus {
 /// Training or validation data.
 enum Side {
     Documents(Part),
-    /// Examples, which of their tokens count, and what fills rows up.
-    Examples(Part, Arc<IndexedDataset>, u32),
+    Examples(ExampleSet),
     Given(Arc<GivenTokens>),
     /// Sources of one of the kinds above, by weight.
     Mixture {
@@ -63,7 +62,7 @@ enum Side {
 pub enum Pass {
     /// Packed text: tokens, of all sources of a mixture together.
     Tokens(u64),
-    /// Examples, each a sample; of all sources of a mixture together.
+    /// Examples, or rows of several, each a sample; of all sources of a mixture together.
     Samples(u64),
     /// Given batches, each a step.
     Steps(u64),
@@ -308,6 +307,10 @@ pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Co
         tokenizer: tokenizer.as_deref(),
         reader: reader.as_ref(),
         vocab,
+        packing: spec
+            .examples
+            .as_ref()
+            .map_or([false; 2], |e| [e.pack, e.refuse_long]),
         cache,
         progress,
         reports: Vec::new(),
@@ -337,6 +340,8 @@ struct Opening<'a> {
     tokenizer: Option<&'a Tokenizer>,
     reader: Option<&'a ExampleReader>,
     vocab: Option<usize>,
+    /// Rows hold several examples, and one that is longer than a row is an error.
+    packing: [bool; 2],
     cache: &'a Path,
     progress: &'a dyn Progress,
     reports: Vec<BuildReport>,
@@ -417,7 +422,13 @@ impl Opening<'_> {
                 vocab,
             };
             match &counts {
-                Some(counts) => Side::Examples(part, counts.clone(), filler),
+                Some(counts) => Side::Examples(ExampleSet {
+                    part,
+                    counts: counts.clone(),
+                    filler,
+                    packed: self.packing[0],
+                    refuse_long: self.packing[1],
+                }),
                 None => Side::Documents(part),
             }
         };
@@ -598,7 +609,7 @@ impl Corpus {
 impl Side {
     fn tokens(&self) -> u64 {
         match self {
-            Side::Documents(part) | Side::Examples(part, ..) => part.view.tokens,
+            Side::Documents(part) | Side::Examples(ExampleSet { part, .. }) => part.view.tokens,
             Side::Given(given) => given.sequences() * given.row_len() as u64,
             Side::Mixture { parts, .. } => parts.iter().map(|(_, p)| p.tokens()).sum(),
         }
@@ -608,9 +619,8 @@ impl Side {
     fn samples(&self, seq_len: usize) -> Result<Option<u64>> {
         Ok(match self {
             Side::Documents(_) | Side::Given(_) => None,
-            Side::Examples(part, counts, filler) => {
-                let rows = ExampleRows::open(part, counts, *filler, Order::Sequential, seq_len, 0)?;
-                Some(rows.sequences())
+            Side::Examples(set) => {
+                Some(ExampleRows::open(set, Order::Sequential, seq_len, 0)?.sequences())
             }
             Side::Mixture { parts, .. } => {
                 let each = parts.iter().map(|(_, p)| p.samples(seq_len));
@@ -622,7 +632,7 @@ impl Side {
 
     fn hash(&self) -> Option<Hash> {
         match self {
-            Side::Documents(part) | Side::Examples(part, ..) => Some(part.hash),
+            Side::Documents(part) | Side::Examples(ExampleSet { part, .. }) => Some(part.hash),
             Side::Given(_) => None,
             Side::Mixture { parts, .. } => {
                 let mut all = Sha256::new();
@@ -638,7 +648,7 @@ impl Side {
 
     fn key(&self) -> &str {
         match self {
-            Side::Documents(part) | Side::Examples(part, ..) => &part.key,
+            Side::Documents(part) | Side::Examples(ExampleSet { part, .. }) => &part.key,
             Side::Mixture { key, .. } => key,
             Side::Given(_) => "data.tokens",
         }
@@ -656,10 +666,7 @@ impl Side {
                 Arc::new(GptDataset::open(part, order, seq_len, samples, cache)?)
             }
             Side::Given(given) => given.clone(),
-            Side::Examples(part, counts, filler) => {
-                let rows = ExampleRows::open(part, counts, *filler, order, seq_len, samples)?;
-                Arc::new(rows)
-            }
+            Side::Examples(set) => Arc::new(ExampleRows::open(set, order, seq_len, samples)?),
             Side::Mixture { parts, key } => {
                 let weights: Vec<f64> = parts.iter().map(|(w, _)| *w).collect();
                 let each = |counts: &[u64]| -> Result<Vec<Arc<dyn SequenceSource>>> {

@@ -27,6 +27,7 @@ mod mixture;
 mod objective;
 mod order;
 mod order_store;
+mod packing;
 mod pairs;
 mod philox;
 mod progress;

@@ -185,6 +185,24 @@ impl SequenceSource for Mixture {
         part.labels(i, row, out)
     }
 
+    fn packed(&self) -> bool {
+        self.parts.iter().any(|p| p.packed())
+    }
+
+    fn lengths(&self, sequence: u64, out: &mut [i32]) -> Result<()> {
+        let (part, i) = self.place(sequence)?;
+        part.lengths(i, out)
+    }
+
+    fn padded(&self) -> bool {
+        self.parts.iter().any(|p| p.padded())
+    }
+
+    fn filled(&self, sequence: u64) -> Result<u64> {
+        let (part, i) = self.place(sequence)?;
+        part.filled(i)
+    }
+
     fn counted(&self, sequence: u64) -> Result<u64> {
         let (part, i) = self.place(sequence)?;
         part.counted(i)

@@ -18,6 +18,8 @@ pub(crate) enum Tag {
     Samples = 2,
     /// Choice of validation documents.
     Split = 3,
+    /// Order in which examples are put into rows.
+    Packing = 4,
 }
 
 fn splitmix(state: &mut u64) -> u64 {

@@ -32,6 +32,10 @@ pub struct Examples {
     pub template: Option<PathBuf>,
     /// Rows in which what they are read from is null are left out and counted; else they are errors.
     pub skip_null: bool,
+    /// A row holds several examples, as many as fit, which do not see each other.
+    pub pack: bool,
+    /// An example that is longer than a row is an error; else it is cut and counted.
+    pub refuse_long: bool,
 }
 
 /// The forms of a line of examples.

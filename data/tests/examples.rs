@@ -40,6 +40,8 @@ impl Fixture {
                 all: false,
                 template: None,
                 skip_null: false,
+                pack: false,
+                refuse_long: false,
             }),
             validation: Validation::None,
             tokenizer: Some(TokenizerSpec::new(TokenizerKind::Bytes)),
@@ -248,4 +250,148 @@ fn lines_and_files_that_are_no_examples_are_named() {
         .train(SEQ, 1, 1)
         .unwrap();
     assert_eq!(row(&*packed, 0).0, "ab.......");
+}
+
+/// The examples of a packed row, as text, each with its labels; and the lengths that say where each ends.
+fn parts(source: &dyn SequenceSource, i: u64) -> (Vec<(String, String)>, Vec<i32>) {
+    let (tokens, labels) = row(source, i);
+    let mut lengths = vec![-1; source.row_len()];
+    source.lengths(i, &mut lengths).unwrap();
+    assert!(lengths.is_sorted() && lengths[0] == 0);
+    let spans: Vec<_> = lengths.windows(2).filter(|w| w[0] < w[1]).collect();
+    let all = spans.iter().map(|w| {
+        let span = w[0] as usize..w[1] as usize;
+        (tokens[span.clone()].to_string(), labels[span].to_string())
+    });
+    let filled: usize = spans.iter().map(|w| (w[1] - w[0]) as usize).sum();
+    // Behind the examples nothing counts.
+    assert!(labels[filled..].chars().all(|c| c == '_'), "{labels}");
+    (all.collect(), lengths)
+}
+
+#[test]
+fn packed_rows_hold_whole_examples_and_their_marks() {
+    let lines: Vec<(String, String)> = (0..40)
+        .map(|i| ("?".repeat(1 + i % 4), "abcdefghij"[..1 + i % 3].to_string()))
+        .collect();
+    let lines: Vec<(&str, &str)> = lines.iter().map(|(a, b)| (&**a, &**b)).collect();
+    let f = Fixture::new(&lines);
+    let mut spec = f.spec("*.jsonl");
+    let single = f.open(&spec).unwrap().train(11, 40, 5).unwrap();
+    let trimmed = |i: u64| {
+        let mut tokens = vec![0; 12];
+        single.read(i, &mut tokens).unwrap();
+        let len = single.filled(i).unwrap() as usize + 1;
+        let (text, labels) = row(&*single, i);
+        assert!(!single.packed() && single.padded() && text[len..].chars().all(|c| c == '.'));
+        (text[..len].to_string(), labels[..len - 1].to_string())
+    };
+    let mut wanted: Vec<_> = (0..40).map(trimmed).collect();
+    wanted.sort();
+    let tokens: u64 = (0..40).map(|i| single.filled(i).unwrap()).sum();
+
+    spec.examples.as_mut().unwrap().pack = true;
+    let corpus = f.open(&spec).unwrap();
+    let packed = corpus.train(11, 1, 5).unwrap();
+    let rows = packed.sequences();
+    assert!(packed.packed() && rows < 25, "{rows} rows");
+    assert_eq!(corpus.pass(11).unwrap(), Pass::Samples(rows));
+    let each = |source: &dyn SequenceSource, epoch: u64| {
+        let all = (epoch * rows..(epoch + 1) * rows).flat_map(|i| parts(source, i).0);
+        // A row's last token is no input, so the last example of a full row shows one token less.
+        let mut all: Vec<_> = all
+            .map(|(text, labels)| {
+                let counted: String = labels.chars().filter(|c| *c != '_').collect();
+                (text.trim_end_matches('.').to_string(), counted)
+            })
+            .collect();
+        all.sort();
+        all
+    };
+    let bare = wanted.iter().map(|(text, labels)| {
+        let counted: String = labels.chars().filter(|c| *c != '_').collect();
+        (text.trim_end_matches('.').to_string(), counted)
+    });
+    let mut bare: Vec<_> = bare.collect();
+    bare.sort();
+    let longer = corpus.train(11, 3 * rows, 5).unwrap();
+    for epoch in 0..3 {
+        assert_eq!(each(&*longer, epoch), bare, "epoch {epoch}");
+    }
+    let filled: u64 = (0..rows).map(|i| packed.filled(i).unwrap()).sum();
+    assert_eq!(filled, tokens);
+    // A longer run begins alike, another seed has the same rows in another order, and so has the next epoch.
+    assert!((0..rows).all(|i| row(&*packed, i) == row(&*longer, i)));
+    let other = corpus.train(11, 1, 6).unwrap();
+    let all =
+        |s: &dyn SequenceSource, from| (from..from + rows).map(|i| row(s, i)).collect::<Vec<_>>();
+    let sorted = |mut rows: Vec<(String, String)>| {
+        rows.sort();
+        rows
+    };
+    let [a, b, c] = [all(&*packed, 0), all(&*other, 0), all(&*longer, rows)];
+    assert!(a != b && a != c && sorted(a.clone()) == sorted(b) && sorted(a) == sorted(c));
+    let said: Vec<String> = packed.remarks().iter().map(ToString::to_string).collect();
+    let want = format!("40 examples are packed into {rows} rows of 11 tokens, which are ");
+    assert!(
+        said[0].contains(&want) && said[0].contains("% full"),
+        "{said:?}"
+    );
+    // Batches bring the lengths along, and count what is no filling.
+    let shape = BatchShape {
+        global_batch: 4,
+        ranks: 2,
+        accumulation: 2,
+    };
+    let batches = Batches::training(longer.clone(), shape, "data.train").unwrap();
+    let batch = batches.at_step(1, 1, 0).unwrap();
+    assert_eq!(batch.lengths, Some(parts(&*longer, 6).1));
+    let four: u64 = (4..8).map(|i| longer.filled(i).unwrap()).sum();
+    assert_eq!(batches.filled(1..2).unwrap(), four);
+    assert_eq!(
+        Batches::training(single, shape, "k")
+            .unwrap()
+            .at_step(0, 0, 0)
+            .unwrap()
+            .lengths,
+        None
+    );
+}
+
+#[test]
+fn examples_that_are_longer_than_a_row_are_cut_or_refused() {
+    let f = Fixture::new(&[
+        ("ab", "c"),
+        ("12345", "67890"),
+        ("1234567", "890"),
+        ("x", "y"),
+    ]);
+    let mut spec = f.spec("*.jsonl");
+    spec.examples.as_mut().unwrap().pack = true;
+    let rows = f.open(&spec).unwrap().train(SEQ, 1, 1).unwrap();
+    let said = warnings(&*rows);
+    assert!(
+        said[0].contains("2 of 4 examples have more than 9 tokens and are cut there"),
+        "{said:?}"
+    );
+    for pack in [true, false] {
+        let examples = spec.examples.as_mut().unwrap();
+        (examples.pack, examples.refuse_long) = (pack, true);
+        let e = f
+            .open(&spec)
+            .unwrap()
+            .train(SEQ, 1, 1)
+            .err()
+            .unwrap()
+            .to_string();
+        for part in [
+            "data.on_long",
+            "2 of 4 examples",
+            "example 2 with 11",
+            "fix:",
+        ] {
+            assert!(e.contains(part), "{e}");
+        }
+        f.open(&spec).unwrap().train(10, 1, 1).unwrap();
+    }
 }

@@ -63,6 +63,8 @@ fn spec(dir: &Path, glob: &str, rows: Rows) -> DataSpec {
             template: matches!(rows, Rows::Messages | Rows::ShareGpt | Rows::Alpaca)
                 .then(|| dir.join("chat.jinja")),
             skip_null: false,
+            pack: false,
+            refuse_long: false,
         }),
         validation: Validation::None,
         tokenizer: Some(TokenizerSpec::new(TokenizerKind::Bytes)),

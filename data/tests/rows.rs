@@ -186,6 +186,8 @@ fn examples_are_read_from_lists_too() {
             all: false,
             template: None,
             skip_null: false,
+            pack: false,
+            refuse_long: false,
         })
     };
     let row = |i: usize| serde_json::json!({"prompt": format!("{i}+{i}="), "completion": "2"});
@@ -229,6 +231,8 @@ fn a_table_is_no_file_of_examples() {
         all: false,
         template: None,
         skip_null: false,
+        pack: false,
+        refuse_long: false,
     };
     let said = tokens_of("x.csv", b"prompt,completion\na,b\n", Some(examples)).unwrap_err();
     assert!(said.contains("x.csv: is a table"), "{said}");

@@ -301,6 +301,8 @@ fn a_completion_ends_once_and_a_prompt_begins_once() {
         all: false,
         template: None,
         skip_null: false,
+        pack: false,
+        refuse_long: false,
     });
     assert_eq!(
         folder.documents().unwrap(),

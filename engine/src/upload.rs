@@ -2,7 +2,7 @@
 
 use crate::in_flight::InFlight;
 use crossweave_hal::{DType, HostBuffer, Stream, Tag};
-use crossweave_planner::{Documents, RankSpec};
+use crossweave_planner::{Documents, RankSpec, are_lengths, positions_within};
 use crossweave_tensor::{Batch, Images, Tensor, UnitDecl};
 use std::sync::Arc;
 
@@ -15,6 +15,9 @@ pub struct MicroBatch<'a> {
     pub tokens: &'a [i32],
     /// Next tokens `[B * T]`; -100 for a prediction that does not count, where the rank's specification says that there are such.
     pub targets: &'a [i32],
+    /// Cumulative lengths of the documents of each row, `[B * (T + 1)]`: 0, the end of each, and behind the last its end again. Nothing where the
+    /// rank's specification has a token that ends documents, or no documents.
+    pub lengths: &'a [i32],
     /// Patches of the rows' images, as the model reads them; nothing where it reads none.
     pub images: &'a [f32],
     /// Index of its first sequence in the step's global batch: the key of dropout.
@@ -53,6 +56,12 @@ pub(crate) fn upload(
             bad.tokens.len(),
             bad.targets.len()
         ));
+    }
+    if let Some(why) = batches
+        .iter()
+        .find_map(|m| unfit_lengths(m.lengths, spec.documents, [b, t]))
+    {
+        return crossweave_tensor::shape_error(why);
     }
     let beside = (spec.documents, images);
     let staged =
@@ -108,10 +117,10 @@ fn upload_through(
         }
         put(1, &mut m.targets.iter().copied());
         if let Some(d) = &attention {
-            put(2, &mut d.lengths(m.tokens, t as usize));
+            put(2, &mut *lengths_of(d, m.tokens, m.lengths, t));
         }
         if let Some(d) = &positions {
-            put(3, &mut d.positions(m.tokens, t as usize));
+            put(3, &mut *positions_of(d, m.tokens, m.lengths, t));
         }
     }
     let mut out = vec![];
@@ -140,6 +149,51 @@ fn upload_through(
         });
     }
     Ok(out)
+}
+
+/// Why the lengths of documents that came with a batch cannot be used.
+pub(crate) fn unfit_lengths(
+    lengths: &[i32],
+    documents: Option<Documents>,
+    [b, t]: [u64; 2],
+) -> Option<String> {
+    let right = lengths.is_empty()
+        || (documents.is_some()
+            && lengths.len() as u64 == b * (t + 1)
+            && are_lengths(lengths, t as usize));
+    (!right).then(|| {
+        format!(
+            "{} lengths of documents with {b} rows of {t} tokens: give {} ascending ones a row, from 0 to {t} at most, in a job that has documents",
+            lengths.len(),
+            t + 1
+        )
+    })
+}
+
+/// Cumulative lengths of the documents of a batch: as they came with it, else by the tokens that end documents.
+pub(crate) fn lengths_of<'a>(
+    documents: &'a Documents,
+    tokens: &'a [i32],
+    given: &'a [i32],
+    t: u64,
+) -> Box<dyn Iterator<Item = i32> + 'a> {
+    match given {
+        [] => Box::new(documents.lengths(tokens, t as usize)),
+        _ => Box::new(given.iter().copied()),
+    }
+}
+
+/// The position of every token of a batch in its document, by the same.
+pub(crate) fn positions_of<'a>(
+    documents: &'a Documents,
+    tokens: &'a [i32],
+    given: &'a [i32],
+    t: u64,
+) -> Box<dyn Iterator<Item = i32> + 'a> {
+    match given {
+        [] => Box::new(documents.positions(tokens, t as usize)),
+        _ => Box::new(positions_within(given, t as usize)),
+    }
 }
 
 /// The tables of all units, those that several share once.

@@ -54,6 +54,7 @@ fn run(model: &ModelSpec, s: &RankSpec, ids: &[i32]) -> (f64, Grads) {
     let batch = MicroBatch {
         tokens: ids,
         targets: &targets(ids),
+        lengths: &[],
         images: &[],
         first_sequence: 0,
     };
@@ -141,6 +142,7 @@ fn steps_see_documents_too() {
     let batch = MicroBatch {
         tokens: &ids,
         targets: &targets,
+        lengths: &[],
         images: &[],
         first_sequence: 0,
     };

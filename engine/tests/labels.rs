@@ -163,6 +163,7 @@ fn engine(w: &World, s: &RankSpec, steps: usize) -> (Vec<f64>, [Vec<f64>; 2], [V
                 .map(|(tokens, targets)| MicroBatch {
                     tokens,
                     targets,
+                    lengths: &[],
                     images: &[],
                     first_sequence: 0,
                 })
@@ -305,6 +306,7 @@ fn counts_that_cannot_be_are_refused() {
     let silent = MicroBatch {
         tokens: &tokens,
         targets: &targets,
+        lengths: &[],
         images: &[],
         first_sequence: 0,
     };

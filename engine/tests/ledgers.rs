@@ -23,6 +23,7 @@ fn ledger(w: &World, job: &Job, rank: u32, device: &Device, boot: &dyn Bootstrap
     let batch = |m: u32| MicroBatch {
         tokens: &tokens,
         targets: &tokens,
+        lengths: &[],
         images: &[],
         first_sequence: u64::from(s.own_first() + m) * s.batch,
     };

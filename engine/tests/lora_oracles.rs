@@ -113,6 +113,7 @@ fn logits_and_gradients_of_adapters_equal_peft_in_f64() {
         let batch = MicroBatch {
             tokens: &x,
             targets: &y,
+            lengths: &[],
             images: &[],
             first_sequence: 0,
         };
@@ -154,6 +155,7 @@ fn curve(name: &str, ranks: usize, stage: u32, recompute: Recompute) -> (Vec<f64
             let batch = MicroBatch {
                 tokens: &x,
                 targets: &y,
+                lengths: &[],
                 images: &[],
                 first_sequence: (rank * per) as u64,
             };

@@ -17,6 +17,7 @@ mod nonfinite;
 mod offload;
 mod optimizers;
 mod oracles;
+mod packing;
 mod pipeline;
 mod precision;
 mod random;

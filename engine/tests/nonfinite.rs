@@ -40,6 +40,7 @@ fn errors(ranks: u32, plant: impl Fn(&mut Trainer, u32) + Sync) -> Vec<Option<St
         let batch = MicroBatch {
             tokens: &ids,
             targets: &ids,
+            lengths: &[],
             images: &[],
             first_sequence: u64::from(rank) * s.batch,
         };

@@ -178,6 +178,7 @@ fn check_case(name: &str) {
         .loss_and_grads(&MicroBatch {
             tokens: &x,
             targets: &y,
+            lengths: &[],
             images: &[],
             first_sequence: 0,
         })
@@ -247,6 +248,7 @@ fn curve(name: &'static str, ranks: usize, recompute: Recompute) -> Vec<f64> {
                 &[MicroBatch {
                     tokens: &x,
                     targets: &y,
+                    lengths: &[],
                     images: &[],
                     first_sequence: (rank * per) as u64,
                 }],

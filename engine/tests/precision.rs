@@ -180,6 +180,7 @@ fn one(
         let micro = MicroBatch {
             tokens: &tokens,
             targets: &targets,
+            lengths: &[],
             images: &[],
             first_sequence: rank as u64 * rows,
         };

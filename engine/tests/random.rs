@@ -286,6 +286,7 @@ fn on_null(w: &World, job: &Drawn, rank: u32) -> Result<(MemoryReport, Program),
     let batch = |m: u32| MicroBatch {
         tokens: &tokens,
         targets: &tokens,
+        lengths: &[],
         images: &[],
         first_sequence: u64::from(m) * s.batch,
     };
@@ -361,7 +362,7 @@ fn is_near_one_rank(w: &World, folder: &Path, seed: u64) {
     );
 }
 
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     let given = std::env::var("CROSSWEAVE_SEED").ok();
     given.map_or(1, |s| s.parse().expect("CROSSWEAVE_SEED is a number"))
 }

@@ -108,6 +108,7 @@ fn rank(w: &World, s: RankSpec, model: &impl Declares, kv: &Arc<LocalKv>) -> Ran
     let batch = MicroBatch {
         tokens: &tokens,
         targets: &tokens,
+        lengths: &[],
         images: &[],
         first_sequence: 0,
     };
@@ -159,6 +160,7 @@ fn rank(w: &World, s: RankSpec, model: &impl Declares, kv: &Arc<LocalKv>) -> Ran
     batches.resize_with(s.own_micro_batches() as usize, || MicroBatch {
         tokens: &tokens,
         targets: &tokens,
+        lengths: &[],
         images: &[],
         first_sequence: 0,
     });

@@ -349,6 +349,7 @@ fn a_value_that_is_not_finite_is_named_by_every_stage() {
         let mb = crossweave_engine::MicroBatch {
             tokens: &ids,
             targets: &ids,
+            lengths: &[],
             images: &[],
             first_sequence: 0,
         };

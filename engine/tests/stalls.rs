@@ -114,6 +114,7 @@ fn run(w: &World, c: &Case) -> (Option<crossweave_hal::Verdict>, Vec<String>, bo
                 let one = |m: u32| MicroBatch {
                     tokens: &tokens,
                     targets: &tokens,
+                    lengths: &[],
                     images: &[],
                     first_sequence: u64::from(m) * s.batch,
                 };

@@ -47,6 +47,7 @@ fn gradients(w: &World, model: &impl Declares, s: &RankSpec) -> Vec<(f64, Gradie
         let batch = MicroBatch {
             tokens: &tokens,
             targets: &targets,
+            lengths: &[],
             images: &[],
             first_sequence: 0,
         };

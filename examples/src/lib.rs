@@ -73,6 +73,7 @@ pub fn train(
     let micro = MicroBatch {
         tokens,
         targets,
+        lengths: &[],
         images: &[],
         first_sequence: 0,
     };

@@ -6,7 +6,7 @@ use crate::error::{JobError, Result};
 use crate::hub::{self, Part};
 use crate::objective;
 use crate::tokens;
-use crossweave_config::{self as config, Data, DataFormat, LossOn, OnNull, TextSource};
+use crossweave_config::{self as config, Data, DataFormat, LossOn, OnLong, OnNull, TextSource};
 use crossweave_data::{
     CargoSource, DataSpec, Examples, FilesSource, Rows, Source, TokenizerSpec, Validation, Weighted,
 };
@@ -93,6 +93,8 @@ fn examples(d: &config::TextData) -> Option<Examples> {
         all: d.loss_on == Some(LossOn::All),
         template: d.chat_template.as_ref().map(PathBuf::from),
         skip_null: d.on_null == Some(OnNull::Skip),
+        pack: d.pack == Some(true),
+        refuse_long: d.on_long == Some(OnLong::Refuse),
     })
 }
 

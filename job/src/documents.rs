@@ -1,13 +1,33 @@
-//! Documents that share a row (`data.reset_attention_mask`, `data.reset_position_ids`): the engine's form of the keys, and what they need.
+//! Documents that share a row (`data.reset_attention_mask`, `data.reset_position_ids`, `data.pack`): the engine's form of the keys, and what they
+//! need.
 
 use crate::data_spec::is_indexed;
 use crate::error::{JobError, Result};
-use crossweave_config::{Data, DataFormat, Objective};
+use crossweave_config::{Data, DataFormat, Objective, TextData};
 use crossweave_data::Tokenizer;
 use crossweave_planner::Documents;
 
+/// Whether rows hold several examples.
+fn packed(data: &Data) -> bool {
+    matches!(
+        data,
+        Data::Text(TextData {
+            pack: Some(true),
+            ..
+        })
+    )
+}
+
 /// What begins anew behind the last token of a document.
 pub fn of(data: &Data, tokenizer: Option<&Tokenizer>) -> Option<Documents> {
+    if packed(data) {
+        // Where each example ends comes with the batch; no token is -1.
+        return Some(Documents {
+            end: -1,
+            attention: true,
+            positions: true,
+        });
+    }
     let (attention, positions, end) = match data {
         Data::Text(d) => (
             d.reset_attention_mask,
@@ -46,7 +66,7 @@ pub fn labelled(data: &Data) -> bool {
 /// # Errors
 /// No end-of-document token is known, none is written, or no row can hold it.
 pub fn check(data: &Data, tokenizer: Option<&Tokenizer>, vocab: u64) -> Result<()> {
-    if of(data, tokenizer).is_none() {
+    if packed(data) || of(data, tokenizer).is_none() {
         return Ok(());
     }
     let refuse = |key: &str, why: String, fix: &str| {

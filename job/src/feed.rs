@@ -12,6 +12,8 @@ pub struct Micro {
     pub tokens: Vec<i32>,
     /// Ids of what is to be predicted, -100 where nothing is.
     pub targets: Vec<i32>,
+    /// Cumulative lengths of the texts of each row; empty where a row is one text, or tokens end documents.
+    pub lengths: Vec<i32>,
     /// Patches of the rows' images; empty where rows have none.
     pub images: Vec<f32>,
     /// Number in its global batch of the first sequence.
@@ -24,6 +26,7 @@ impl Micro {
         Micro {
             tokens: b.inputs().into_iter().map(|i| i as i32).collect(),
             targets: b.labels(),
+            lengths: b.lengths.unwrap_or_default(),
             images: b.images,
             first,
         }
@@ -41,6 +44,8 @@ pub struct Feed {
     most: u32,
     /// Predictions of a step over all ranks.
     predictions: u64,
+    /// Tokens of a step over all ranks, with those that rows are filled up with.
+    tokens: u64,
 }
 
 impl Feed {
@@ -58,6 +63,7 @@ impl Feed {
             replicas: spec.own_replicas(),
             most: spec.most_replicas(),
             predictions: job.tokens_per_step(),
+            tokens: job.resolved.batch.global * job.tokens_per_row(),
         }
     }
 
@@ -86,6 +92,18 @@ impl Feed {
         }
         let counted = self.batches.counted(done..done + 1)?;
         Ok(Some((counted, self.predictions)))
+    }
+
+    /// Tokens that are trained on in `steps` over all ranks. What rows are filled up with is none of them; of each text every token but one is,
+    /// whether it has a row of its own or shares one.
+    ///
+    /// # Errors
+    /// Rows that cannot be read.
+    pub fn tokens(&self, steps: Range<u64>) -> Result<u64> {
+        match self.batches.padded() {
+            true => Ok(self.batches.filled(steps)?),
+            false => Ok(steps.end.saturating_sub(steps.start) * self.tokens),
+        }
     }
 
     /// What a validation reads; none where no sequences are held back.

@@ -1,7 +1,7 @@
-//! Documents that share a row: where they end is read off the tokens on the host, and goes to the device beside them.
+//! Documents that share a row: where they end is given with the batch or read off the tokens on the host, and goes to the device beside them.
 
-/// What begins anew behind the token that ends a document (Megatron's `--reset-attention-mask` and `--reset-position-ids`). A row always begins
-/// a document.
+/// What begins anew behind a document (Megatron's `--reset-attention-mask` and `--reset-position-ids`). A row always begins a document. Where a
+/// batch brings the cumulative lengths of its documents these say where each ends, and else the token that ends one does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Documents {
     /// The last token of a document; an id that no token has leaves every row one document.
@@ -50,6 +50,26 @@ impl Documents {
     }
 }
 
+/// The position of every token in its document, by the cumulative lengths of the documents of rows of `t` tokens; 0 behind the last.
+pub fn positions_within(lengths: &[i32], t: usize) -> impl Iterator<Item = i32> + use<'_> {
+    lengths.chunks(t + 1).flat_map(move |row| {
+        let mut documents = row.windows(2).map(|w| w[0]..w[1]).peekable();
+        (0..t as i32).map(move |i| {
+            while documents.next_if(|d| d.end <= i).is_some() {}
+            documents.peek().map_or(0, |d| i - d.start)
+        })
+    })
+}
+
+/// Whether `lengths` are cumulative lengths of documents in rows of `t` tokens: of each row `t + 1` numbers that begin with 0 and never
+/// descend, none above `t`.
+pub fn are_lengths(lengths: &[i32], t: usize) -> bool {
+    let fits = |row: &[i32]| {
+        row.first() == Some(&0) && row.is_sorted() && row.last().is_some_and(|n| *n as usize <= t)
+    };
+    lengths.len().is_multiple_of(t + 1) && lengths.chunks(t + 1).all(fits)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +99,27 @@ mod tests {
         assert_eq!(l, [0, 3, 3, 3, 0, 3, 3, 3]);
         assert_eq!(p, [0, 1, 2, 0, 1, 2]);
         assert_eq!(both(&[], 4), (vec![], vec![]));
+    }
+
+    #[test]
+    fn lengths_that_are_given_say_the_same() {
+        let tokens = [1, 9, 2, 3, 4, 5, 9, 9];
+        let (l, p) = both(&tokens, 4);
+        assert!(are_lengths(&l, 4));
+        assert_eq!(positions_within(&l, 4).collect::<Vec<_>>(), p);
+        // Behind the last document there are tokens of none.
+        let l = [0, 2, 3, 3, 3, 3, 0, 0, 0, 0, 0, 0];
+        assert!(are_lengths(&l, 5));
+        let p: Vec<i32> = positions_within(&l, 5).collect();
+        assert_eq!(p, [0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+        for wrong in [
+            &[0, 2, 1, 4, 4][..],
+            &[1, 2, 3, 4, 4],
+            &[0, 2, 3, 4, 5],
+            &[0, 4],
+            &[-1, 0, 0, 0, 0],
+        ] {
+            assert!(!are_lengths(wrong, 4), "{wrong:?}");
+        }
     }
 }

@@ -25,7 +25,7 @@ pub use crossweave_zero::lower::quantized::BLOCK as QUANTIZED_BLOCK;
 /// Optimizers and parameter groups, as data.
 pub use crossweave_zero::optim as optimizers;
 pub use crossweave_zero::{OffloadDevice, ReduceGradients, ZeroSpec, ZeroStage};
-pub use documents::Documents;
+pub use documents::{Documents, are_lengths, positions_within};
 pub use dry::{Dry, numel};
 pub use error::{Error, Result};
 pub use groups::{OwnerGroups, StepGroups};

@@ -63,6 +63,7 @@ fn losses(
         let batch = MicroBatch {
             tokens: &tokens,
             targets: &targets,
+            lengths: &[],
             images: &[],
             first_sequence: 0,
         };

@@ -391,6 +391,7 @@ fn step(t: &mut Trainer, ids: &[i32]) -> Fallible<f64> {
     let batch = MicroBatch {
         tokens: &ids[..n],
         targets: &ids[1..],
+        lengths: &[],
         images: &[],
         first_sequence: 0,
     };

@@ -423,6 +423,7 @@ fn one(mut o: Options) -> Fallible<()> {
             let batch = MicroBatch {
                 tokens: &ids[..n],
                 targets: &ids[1..],
+                lengths: &[],
                 images: &[],
                 first_sequence: rank as u64 * batch,
             };

@@ -227,6 +227,7 @@ fn speed(run: &Run, rank: u32, mut arrivals: Arrivals<'_>) -> Result<()> {
     let batch = [MicroBatch {
         tokens: &tokens,
         targets: &tokens,
+        lengths: &[],
         images: &[],
         first_sequence: 0,
     }];

@@ -41,6 +41,8 @@ struct Writer {
     metrics: Metrics,
     walking: Walking,
     summary: Summary,
+    /// Tokens of all steps up to the last that was read.
+    tokens: u64,
     /// When the step before ended; `None` behind work that is no step.
     mark: Instant,
 }
@@ -149,6 +151,7 @@ fn begin<'a>(
             metrics,
             walking: Walking(run.reported.events.clone()),
             summary: Summary::new(run.resume.step),
+            tokens: walk.feed.tokens(0..run.resume.step)?,
             mark: Instant::now(),
         });
     }
@@ -359,20 +362,21 @@ impl Walk<'_> {
                 failure = Some(self.diverged(m.step, m.loss, m.grad_norm, m.lr));
             }
         }
-        let per_step = self.run.job.resolved.batch.global * self.run.job.tokens_per_row();
         if let Some(w) = self.writer.as_mut().filter(|_| !read.is_empty()) {
             let now = Instant::now();
             let shared_by = read.len() as f64;
             let seconds = (now.duration_since(w.mark).as_secs_f64() / shared_by).max(1e-9);
             w.mark = now;
             for m in read {
+                let tokens = self.feed.tokens(m.step - 1..m.step)?;
+                w.tokens += tokens;
                 let record = StepRecord {
                     step: m.step,
                     loss: m.loss,
                     lr: m.lr,
                     grad_norm: m.grad_norm,
-                    tokens: m.step * per_step,
-                    tokens_per_s: per_step as f64 / seconds,
+                    tokens: w.tokens,
+                    tokens_per_s: tokens as f64 / seconds,
                     step_ms: seconds * 1e3,
                     loss_scale: m.loss_scale,
                     skipped: m.loss_scale.map(|_| m.skipped),
@@ -532,6 +536,7 @@ pub(super) fn micro_batch(m: &Micro) -> MicroBatch<'_> {
     MicroBatch {
         tokens: &m.tokens,
         targets: &m.targets,
+        lengths: &m.lengths,
         images: &m.images,
         first_sequence: m.first,
     }

@@ -16,6 +16,8 @@ fn reader(rows: Rows, all: bool, template: Option<&str>) -> (ExampleReader, Toke
         all,
         template: template.map(|_| file.path().to_path_buf()),
         skip_null: false,
+        pack: false,
+        refuse_long: false,
     };
     let reader = ExampleReader::open(&examples, &spec).unwrap();
     (reader, Tokenizer::open(&spec, None).unwrap())

@@ -5,6 +5,7 @@ use super::gather::OUTSIDE;
 use super::moves::staged;
 use super::{MicroBatch, Trainer};
 use crate::error::{Error, Result};
+use crate::upload::{lengths_of, positions_of, unfit_lengths};
 use crate::values::Act;
 use crossweave_hal::{DType, Tag};
 use crossweave_mesh::Axis;
@@ -35,7 +36,7 @@ impl Trainer {
         let seqs = self.lowered.spec.batch;
         let data = self.ids(
             b.tokens,
-            Some(b.targets),
+            Some((b.targets, b.lengths)),
             b.images,
             [seqs, self.lowered.spec.seq_len],
         )?;
@@ -90,7 +91,12 @@ impl Trainer {
         } else {
             (1, t)
         };
-        let data = self.ids(b.tokens, Some(b.targets), b.images, [seqs, seq])?;
+        let data = self.ids(
+            b.tokens,
+            Some((b.targets, b.lengths)),
+            b.images,
+            [seqs, seq],
+        )?;
         self.grads_of(&data).map_err(|e| self.error("gradients", e))
     }
 
@@ -155,13 +161,18 @@ impl Trainer {
         Ok(words.map(|b| f64::from_le_bytes(*b)).collect())
     }
 
+    /// `targets`: with the lengths of the documents in the rows, as in [`MicroBatch::lengths`].
     fn ids(
         &self,
         tokens: &[i32],
-        targets: Option<&[i32]>,
+        targets: Option<(&[i32], &[i32])>,
         images: &[f32],
         [batch, seq]: [u64; 2],
     ) -> Result<Batch> {
+        let (targets, given) = (targets.map(|t| t.0), targets.map_or(&[][..], |t| t.1));
+        if let Some(why) = unfit_lengths(given, self.lowered.spec.documents, [batch, seq]) {
+            return Err(Error::Invalid(why));
+        }
         let seen = crate::upload::images(&self.blocks.units);
         let expected = batch * seen.map_or(0, |i| i.words());
         if images.len() as u64 != expected {
@@ -216,10 +227,10 @@ impl Trainer {
                 ignores: self.lowered.spec.labelled
                     || targets.is_some_and(|t| t.contains(&(IGNORED as i32))),
                 segments: attention
-                    .map(|d| words(&mut d.lengths(tokens, t), &lengths))
+                    .map(|d| words(&mut *lengths_of(&d, tokens, given, seq), &lengths))
                     .transpose()?,
                 positions: positions
-                    .map(|d| words(&mut d.positions(tokens, t), &rows))
+                    .map(|d| words(&mut *positions_of(&d, tokens, given, seq), &rows))
                     .transpose()?,
             })
         };

@@ -109,6 +109,7 @@ pub fn rehearse(
         .map(|m| MicroBatch {
             tokens: &tokens,
             targets: &tokens,
+            lengths: &[],
             images: &images,
             first_sequence: m * spec.batch,
         })

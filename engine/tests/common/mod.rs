@@ -449,6 +449,7 @@ fn train_counted(
                 .map(|(tokens, targets, first_sequence)| MicroBatch {
                     tokens,
                     targets,
+                    lengths: &[],
                     images: &[],
                     first_sequence: *first_sequence,
                 })
@@ -478,6 +479,7 @@ fn train_counted(
             let loss = t.evaluate(&MicroBatch {
                 tokens,
                 targets,
+                lengths: &[],
                 images: &[],
                 first_sequence: *first_sequence,
             });
@@ -629,6 +631,7 @@ pub fn one_step(t: &mut Trainer, s: &RankSpec, step: u64) -> crossweave_engine::
     let mb = MicroBatch {
         tokens: &tokens,
         targets: &targets,
+        lengths: &[],
         images: &[],
         first_sequence: 0,
     };
@@ -680,6 +683,7 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
         let mb = MicroBatch {
             tokens: &tokens,
             targets: &targets,
+            lengths: &[],
             images: &[],
             first_sequence: 0,
         };

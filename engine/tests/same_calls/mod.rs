@@ -168,6 +168,7 @@ fn phases(w: &World, job: &Job, rank: u32) -> Rank {
     let batch = |m: u32| MicroBatch {
         tokens: &tokens,
         targets: &tokens,
+        lengths: &[],
         images: &[],
         first_sequence: u64::from(m) * s.batch,
     };
