@@ -526,8 +526,13 @@ fn merge(layout: &mut BTreeMap<String, Logical>, name: &str, part: &Logical) -> 
 /// oldest first. Before anything goes, the files of the newest kept ones are read and hashed until one verifies; if none
 /// does, older ones are kept until one does. `written` is a step this process has just committed: what it hashed and
 /// synced itself it need not read again. Damaged checkpoints are neither counted nor deleted. A folder is renamed before
-/// its files go, so that a half-deleted one is never taken for a checkpoint.
-pub fn prune(dir: impl AsRef<Path>, keep: usize, written: Option<u64>) -> Result<Vec<u64>> {
+/// its files go, so that a half-deleted one is never taken for a checkpoint. The checkpoint of step `best` stays whatever its age.
+pub fn prune(
+    dir: impl AsRef<Path>,
+    keep: usize,
+    written: Option<u64>,
+    best: Option<u64>,
+) -> Result<Vec<u64>> {
     let root = root_of(dir.as_ref());
     let good: Vec<_> = list(&root)?
         .into_iter()
@@ -553,7 +558,8 @@ pub fn prune(dir: impl AsRef<Path>, keep: usize, written: Option<u64>) -> Result
         num_old = num_old.min(own);
     }
     let mut deleted = Vec::new();
-    for found in good.iter().take(num_old) {
+    let old = good.iter().take(num_old);
+    for found in old.filter(|f| best != Some(f.step)) {
         let doomed = root.join(hidden(found.step, "deleting"));
         remove_dir_if_there(&doomed)?;
         std::fs::rename(&found.path, &doomed)

@@ -311,7 +311,7 @@ fn pruning_keeps_the_newest_and_always_a_good_one() {
     for step in 1..=5 {
         save(temp.path(), step);
     }
-    assert_eq!(prune(temp.path(), 3, None).unwrap(), [1, 2]);
+    assert_eq!(prune(temp.path(), 3, None, None).unwrap(), [1, 2]);
     assert_eq!(steps(temp.path()), [3, 4, 5]);
     // A byte of the newest two is flipped; lengths still fit, so only the hash can tell.
     for step in [4, 5] {
@@ -324,10 +324,10 @@ fn pruning_keeps_the_newest_and_always_a_good_one() {
         *bytes.last_mut().unwrap() ^= 1;
         std::fs::write(&path, bytes).unwrap();
     }
-    assert_eq!(prune(temp.path(), 1, None).unwrap(), [0u64; 0]);
+    assert_eq!(prune(temp.path(), 1, None, None).unwrap(), [0u64; 0]);
     assert_eq!(steps(temp.path()), [3, 4, 5]);
     save(temp.path(), 6);
-    assert_eq!(prune(temp.path(), 0, None).unwrap(), [3, 4, 5]);
+    assert_eq!(prune(temp.path(), 0, None, None).unwrap(), [3, 4, 5]);
     assert_eq!(Checkpoint::open(temp.path()).unwrap().step(), 6);
 }
 
@@ -400,7 +400,7 @@ fn an_empty_run_has_no_latest() {
     assert_eq!(Checkpoint::latest(temp.path()).unwrap(), None);
     let e = Checkpoint::open(temp.path()).unwrap_err();
     assert!(matches!(e, CheckpointError::NotFound { .. }), "{e}");
-    assert_eq!(prune(temp.path(), 1, None).unwrap(), [0u64; 0]);
+    assert_eq!(prune(temp.path(), 1, None, None).unwrap(), [0u64; 0]);
 }
 
 /// The child of the test below: writes checkpoints into the directory named on its input until it is killed, saving
@@ -419,7 +419,7 @@ fn child_that_writes_until_killed() {
         save(run, step);
         println!("COMMITTED {step}");
         std::io::stdout().flush().unwrap();
-        prune(run, 2, None).unwrap();
+        prune(run, 2, None, None).unwrap();
     }
 }
 
@@ -772,7 +772,7 @@ fn readers_beside_a_writer_never_see_a_half() {
             .collect();
         for step in 2..60 {
             save(temp.path(), step);
-            prune(temp.path(), 1, Some(step)).unwrap();
+            prune(temp.path(), 1, Some(step), None).unwrap();
         }
         done.store(true, std::sync::atomic::Ordering::SeqCst);
         assert!(readers.into_iter().all(|r| r.join().unwrap() > 1));

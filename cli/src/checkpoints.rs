@@ -140,7 +140,7 @@ fn export(
     })?;
     match merge {
         true => merged(&from, out, &config, dtype, &extra)?,
-        false => save::export(&from, out, &config, dtype, &extra)?,
+        false => save::export(&from, out, &config, dtype, (&extra, save::Weights::Trained))?,
     }
     let num_params = parameters(&from).count();
     if json {

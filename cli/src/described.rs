@@ -127,12 +127,12 @@ fn tensors(
     for (p, recipe) in params.iter().zip(recipes) {
         let Some(recipe) = recipe else { continue };
         let dims = p.shape.dims();
-        for state in recipe.optimizer.states(dims) {
+        for state in recipe.states(dims) {
             let mut shape = dims.to_vec();
             match state.name {
                 StateName::Rows => shape.truncate(dims.len() - 1),
                 StateName::Cols => drop(shape.remove(dims.len() - 2)),
-                StateName::Moment1 | StateName::Moment2 => {}
+                StateName::Moment1 | StateName::Moment2 | StateName::Ema => {}
             }
             let name = format!("{}/{}", state.name.name(), p.name);
             all.insert(name, (shape, p.group.trains()));

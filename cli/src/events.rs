@@ -81,6 +81,8 @@ pub enum Event<'a> {
         step: u64,
         /// The mean loss of the sequences held back, in nats per token.
         loss: f64,
+        /// The same with the moving average of the weights, where one is kept.
+        ema: Option<f64>,
     },
     /// As a warning, while the steps go on.
     StepWarning(&'a str),

@@ -85,9 +85,12 @@ impl Live {
     }
 
     /// A validation is done.
-    pub fn validation(&self, step: u64, loss: f64) {
+    pub fn validation(&self, step: u64, loss: f64, ema: Option<f64>) {
+        let ema = ema.map_or(String::new(), |ema| {
+            format!("  of the averaged weights {ema:.4}")
+        });
         self.say(&format!(
-            "step {step:>6}/{}  validation loss {loss:.4}",
+            "step {step:>6}/{}  validation loss {loss:.4}{ema}",
             self.steps
         ));
     }

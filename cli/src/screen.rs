@@ -50,7 +50,9 @@ impl Events for Screen {
             }
             Event::Step(record) => self.with(|live| live.step(record)),
             Event::Breakdown(line) => self.with(|live| live.say(line)),
-            Event::Validated { step, loss } => self.with(|live| live.validation(step, loss)),
+            Event::Validated { step, loss, ema } => {
+                self.with(|live| live.validation(step, loss, ema))
+            }
             Event::StepWarning(text) => self.with(|live| live.warn(text)),
             Event::Walked => *self.live() = None,
             Event::Closed(closing) => table(closing),

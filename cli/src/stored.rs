@@ -13,6 +13,13 @@ pub fn parameters(checkpoint: &Checkpoint) -> impl Iterator<Item = (&str, &str)>
     logical.filter_map(|l| Some((l.as_str(), l.strip_prefix("value/")?)))
 }
 
+/// The logical name of the moving average of a parameter, where the checkpoint holds one.
+pub fn averaged<'c>(checkpoint: &'c Checkpoint, parameter: &str) -> Option<&'c str> {
+    let all = &checkpoint.manifest().layout;
+    let found = all.get_key_value(&format!("ema/{parameter}"));
+    found.map(|(name, _)| name.as_str())
+}
+
 /// Elements of a logical tensor as f32, whatever type it was saved in.
 ///
 /// # Errors

@@ -29,6 +29,7 @@
 mod asks;
 mod balance;
 mod batch;
+mod best;
 mod canonical;
 mod check;
 mod conflicts;

@@ -294,6 +294,14 @@ pub struct Run {
     /// The same in batches of `train_batch_size` sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validate_batches: Option<u64>,
+    /// The checkpoint of the lowest validation loss stays, and the model is written from it.
+    pub keep_best: bool,
+    /// Validations in a row without a lower loss after which the run ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_after: Option<u64>,
+    /// The decay of a moving average of the weights; `None` = none is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema_decay: Option<f64>,
     /// Output folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<String>,

@@ -138,6 +138,33 @@ const RUN: Table = Table {
             "the same in batches of train_batch_size sequences; which sequences these are then depends on the batch",
         ).free().words(&["max_eval_batches", "eval_iters"])
         .auto(),
+        flag(
+            "keep_best",
+            "false",
+            "keep the checkpoint of the lowest validation loss whatever its age (one is written whenever a validation is the best so far), and write the model from it at the end",
+        ).free().words(&["load_best_model_at_end", "save_best"]),
+        int(
+            "stop_after",
+            1,
+            "",
+            "validations in a row without a lower loss after which the run ends early; absent = it runs to its end",
+        ).free().words(&["early_stopping_patience", "early_stopping", "patience"])
+        .auto(),
+        Field {
+            kind: Kind::Float(Range {
+                min: 0.0,
+                max: 1.0,
+                min_in: true,
+                max_in: false,
+            }),
+            ..positive(
+                "ema_decay",
+                "",
+                "keep an exponential moving average of the weights with this decay, e.g. 0.999: after each update it moves towards them by 1 - ema_decay; it is validated too, and written as model-ema; absent = none",
+            )
+        }
+        .words(&["use_ema", "ema"])
+        .auto(),
         text(
             "out",
             "",

@@ -179,6 +179,7 @@ fn optimizers() -> Vec<(&'static str, ParamGroups)> {
         optimizer: lamb,
         lr_scale: 1.0,
         weight_decay: 0.1,
+        ema: None,
     });
     vec![
         ("adam8bit", all(Optimizer::Adam8bit(Adam::default()))),

@@ -6,6 +6,7 @@ mod calls;
 mod canonical;
 mod common;
 mod documents;
+mod ema;
 mod experts;
 mod graphs;
 mod host_updates;

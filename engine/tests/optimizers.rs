@@ -41,6 +41,7 @@ fn muon() -> ParamGroups {
         optimizer: adam(),
         lr_scale: 1.0,
         weight_decay: 0.1,
+        ema: None,
     });
     g
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod adapter;
+mod best;
 pub mod caches;
 mod classes;
 pub mod config_file;
@@ -26,6 +27,7 @@ pub mod tokens;
 mod units;
 pub mod validation;
 
+pub use best::Best;
 pub use caches::Caches;
 pub use classes::{Class, classes};
 pub use divide::{Division, Shares, Sizes};

@@ -57,12 +57,14 @@ pub fn groups(s: &Settings) -> Result<ParamGroups> {
             optimizer,
             lr_scale: share(params.muon_lr),
             weight_decay,
+            ema: s.run.ema_decay,
         },
         decay_all: params.decay_on != Some(DecayOn::Matrices),
         fallback: fallback.map(|optimizer| Recipe {
             optimizer,
             lr_scale: share(params.adam_lr),
             weight_decay,
+            ema: s.run.ema_decay,
         }),
         rules: parts.chain(rules).collect(),
     })

@@ -1,6 +1,6 @@
 //! Parameter groups by name patterns: which optimizer updates a parameter, with which decay and which share of the rate.
 
-use super::Optimizer;
+use super::{Optimizer, State, StateName, Stored};
 use strsim::osa_distance;
 
 /// How a parameter is updated.
@@ -12,6 +12,21 @@ pub struct Recipe {
     pub lr_scale: f64,
     /// Weight decay.
     pub weight_decay: f64,
+    /// The decay of an exponential moving average of the parameter; `None` keeps none.
+    pub ema: Option<f64>,
+}
+
+impl Recipe {
+    /// What is kept for a parameter of this shape: the optimizer's states, and the moving average behind them.
+    pub fn states(&self, dims: &[u64]) -> Vec<State> {
+        let mut states = self.optimizer.states(dims);
+        states.extend(self.ema.map(|_| State {
+            name: StateName::Ema,
+            stored: Stored::F32,
+            numel: dims.iter().product(),
+        }));
+        states
+    }
 }
 
 /// A rule for the parameters whose names match one of its patterns.
@@ -125,6 +140,7 @@ impl ParamGroups {
                 optimizer,
                 lr_scale: 1.0,
                 weight_decay,
+                ema: None,
             },
             decay_all: true,
             fallback: None,
@@ -326,6 +342,7 @@ mod tests {
             optimizer: adam(),
             lr_scale: 0.5,
             weight_decay: 0.1,
+            ema: None,
         });
         let is_muon = |u: &ParamGroups| -> Vec<bool> {
             let got = u.assign(&params()).unwrap();

@@ -173,6 +173,8 @@ pub enum StateName {
     Rows,
     /// Second moment's means over the dim before the last: the parameter's shape without that.
     Cols,
+    /// The exponential moving average of the parameter: shaped as the parameter.
+    Ema,
 }
 
 impl StateName {
@@ -183,6 +185,7 @@ impl StateName {
             StateName::Moment2 => "moment2",
             StateName::Rows => "moment2_rows",
             StateName::Cols => "moment2_cols",
+            StateName::Ema => "ema",
         }
     }
 }

@@ -20,16 +20,26 @@ pub enum StateKind {
     Rows,
     /// Means of the second moment over the dim before it (Adafactor).
     Cols,
+    /// The exponential moving average of the value.
+    Ema,
 }
 
 impl StateKind {
     /// All of them.
-    pub const ALL: [StateKind; 5] = [
+    pub const ALL: [StateKind; 6] = [
         StateKind::Value,
         StateKind::Moment1,
         StateKind::Moment2,
         StateKind::Rows,
         StateKind::Cols,
+        StateKind::Ema,
+    ];
+    /// Those that lie as the parameter's elements do, and are cut with them.
+    pub const CUT: [StateKind; 4] = [
+        StateKind::Value,
+        StateKind::Moment1,
+        StateKind::Moment2,
+        StateKind::Ema,
     ];
     /// Short name, as in checkpoints.
     pub fn name(self) -> &'static str {
@@ -39,6 +49,7 @@ impl StateKind {
             StateKind::Moment2 => "moment2",
             StateKind::Rows => "moment2_rows",
             StateKind::Cols => "moment2_cols",
+            StateKind::Ema => "ema",
         }
     }
     /// Whether it is the same on every rank that updates the parameter, and not cut with the parameter's elements.

@@ -135,7 +135,7 @@ impl Unit {
             self.write_values(w, local.start, &bytes)?;
         }
         let zeros = vec![0u8; 4 * self.table.host as usize];
-        for kind in [StateKind::Moment1, StateKind::Moment2] {
+        for kind in [StateKind::Moment1, StateKind::Moment2, StateKind::Ema] {
             if self.table.part(kind).is_some() {
                 self.write_hosted(w, kind, 0, &zeros)?;
             }

@@ -21,6 +21,7 @@
 
 mod base;
 mod error;
+mod exchange;
 mod init;
 mod local;
 mod owned;

@@ -118,7 +118,7 @@ impl States {
         let own = w.peers.map_or(0..self.units.len(), |p| p.own_units());
         for unit in own {
             let (s, saved) = (&self.units[unit], &self.units[unit].table.saved);
-            for kind in [StateKind::Value, StateKind::Moment1, StateKind::Moment2] {
+            for kind in StateKind::CUT {
                 let kept = saved.parts.iter();
                 let kept = kept.filter(|(i, ..)| saved.numel > 0 && s.shape(*i, kind).is_some());
                 let part = |(i, held, at): &(usize, Range<u64>, u64)| {

@@ -116,6 +116,7 @@ impl Job {
             optimizer: o,
             lr_scale: 1.0,
             weight_decay,
+            ema: None,
         };
         Job {
             shapes: SHAPES.to_vec(),
@@ -544,6 +545,7 @@ fn golden_values_of_adam() {
             optimizer: Optimizer::Adam(a),
             lr_scale: 2.0,
             weight_decay: 0.1,
+            ema: None,
         };
         let part = Part {
             param: 0,
@@ -650,6 +652,7 @@ fn eight_bit_codes_are_the_nearest_of_the_dynamic_map_and_survive_a_round_trip()
             optimizer: Optimizer::Adam8bit(Adam::default()),
             lr_scale: 1.0,
             weight_decay: 0.0,
+            ema: None,
         };
         let part = Part {
             param: 0,

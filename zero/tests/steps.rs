@@ -252,6 +252,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 optimizer,
                 lr_scale,
                 weight_decay: 0.1,
+                ema: None,
             };
             Case {
                 params,
@@ -317,6 +318,7 @@ fn adamw(scaled: bool) -> Case {
         optimizer: Optimizer::Adam(Adam::default()),
         lr_scale: 1.0,
         weight_decay: 0.1,
+        ema: None,
     };
     Case {
         params: vec![(vec![10], true, false), (vec![6], true, false)],

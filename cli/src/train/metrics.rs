@@ -18,6 +18,9 @@ pub struct ValRecord {
     pub step: u64,
     /// Mean cross-entropy over the predictions of the sequences held back that count; nats per token.
     pub val_loss: f64,
+    /// The same with the moving average of the weights, where one is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ema_val_loss: Option<f64>,
 }
 
 /// The last step the metrics in `dir` have a record of; none where the file is not there or holds no record.

@@ -12,7 +12,7 @@ use super::{faults, resume, save};
 use crate::events::StepRecord;
 use crate::events::{Event, Walking};
 use crate::infer::{self, Draw};
-use crate::job::{Feed, Micro};
+use crate::job::{Best, Feed, HeldBack, Micro};
 use crate::start;
 use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{Checkpoint, Proof, step_dir};
@@ -21,6 +21,7 @@ use crossweave_hal::{Bootstrap, Device};
 use crossweave_mesh::Faults;
 use crossweave_report::StepTime;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -133,6 +134,10 @@ fn begin<'a>(
         writer: None,
         trace,
         times,
+        best: Best::new(
+            &run.job.resolved.settings.run,
+            run.resume.checkpoint.as_ref().map(|c| &c.state()["best"]),
+        ),
         in_flight: 0,
     };
     if rank == 0 {
@@ -174,6 +179,8 @@ struct Walk<'a> {
     writer: Option<Writer>,
     trace: Option<RankTrace>,
     times: Option<Times>,
+    /// The validation losses so far.
+    best: Best,
     /// Steps enqueued whose figures have not been read.
     in_flight: u32,
 }
@@ -207,8 +214,8 @@ impl Walk<'_> {
     fn steps(&mut self) -> Result<()> {
         let keys = &self.run.job.resolved.settings.run;
         let due = |every: u64, step: u64| every > 0 && step.is_multiple_of(every);
-        let mut done = self.run.resume.step;
-        while done < self.run.reads.steps && self.shared.may_step(self.rank, done) {
+        let (mut done, mut ended) = (self.run.resume.step, false);
+        while !ended && done < self.run.reads.steps && self.shared.may_step(self.rank, done) {
             self.saves.poll()?;
             self.warn();
             if done.is_multiple_of(8) {
@@ -221,7 +228,7 @@ impl Walk<'_> {
             let last = done == self.run.reads.steps;
             let validate =
                 self.run.reads.validation.is_some() && (last || due(keys.validate_every, done));
-            let checkpoint = last || due(keys.checkpoint_every, done);
+            let mut checkpoint = last || due(keys.checkpoint_every, done);
             // The first step is waited for, so that the time of making everything ready is not counted to the second.
             let first = done == self.run.resume.step + 1;
             let began = self.now();
@@ -232,12 +239,14 @@ impl Walk<'_> {
             }
             if validate {
                 let began = self.now();
-                self.validate(done)?;
+                let best = self.validate(done)?;
                 self.spent("validate", began);
+                ended = self.best.ends() && !last;
+                checkpoint |= ended || (best && self.best.keeps());
             }
             if checkpoint {
                 let began = self.now();
-                self.checkpoint(done, last)?;
+                self.checkpoint(done, last || ended)?;
                 self.spent("checkpoint", began);
             }
             // A timeline that cannot be written is no reason to lose the training.
@@ -265,7 +274,14 @@ impl Walk<'_> {
                 "stopped because another rank failed",
             )));
         }
-        let stopped = done < self.run.reads.steps;
+        let stopped = done < self.run.reads.steps && !ended;
+        if ended {
+            self.step_warning(&format!(
+                "the validation loss has not fallen for {} validations, so the run ends at step {done} of {} (run.stop_after)",
+                keys.stop_after.unwrap_or(0),
+                self.run.reads.steps
+            ));
+        }
         self.saves.finish()?;
         if stopped && done > self.run.resume.step && self.saves.begun() != Some(done) {
             self.checkpoint(done, true)?;
@@ -420,37 +436,39 @@ impl Walk<'_> {
         )
     }
 
-    /// Mean loss of the sequences held back, the same for every batch and layout. Every step has been settled.
-    fn validate(&mut self, done: u64) -> Result<()> {
+    /// Validates behind `done` steps, with the moving average of the weights too where one is kept; returns true if that loss, else the loss,
+    /// is the lowest so far. Every step has been settled.
+    fn validate(&mut self, done: u64) -> Result<bool> {
         let Some(held_back) = self.feed.held_back() else {
-            return Ok(());
+            return Ok(false);
         };
-        let mut local = vec![];
-        for turn in 0..held_back.turns() {
-            let mut sum = 0.0;
-            for m in held_back.turn(turn) {
-                sum += self.trainer.evaluate(&micro_batch(&m?))?;
+        let val_loss = loss_of(&mut self.trainer, &held_back)?;
+        let ema_val_loss = match self.trainer.has_ema() {
+            true => {
+                self.trainer.exchange_ema()?;
+                let loss = loss_of(&mut self.trainer, &held_back);
+                self.trainer.exchange_ema()?;
+                Some(loss?)
             }
-            local.push(sum / held_back.micro_batches() as f64);
-        }
-        local.truncate(held_back.own_turns());
-        let mean = self.trainer.mean_over_replicas(&local)?;
-        // Those were means over all predictions, of which some do not count. Every row kept has one that does.
-        let (counted, all) = held_back.counted()?;
-        let val_loss = mean * (all as f64 / counted as f64);
+            false => None,
+        };
+        let best = self.best.observe(done, ema_val_loss.unwrap_or(val_loss));
         if let Some(w) = &mut self.writer {
             w.metrics.write(&ValRecord {
                 step: done,
                 val_loss,
+                ema_val_loss,
             })?;
             self.run.on(Event::Validated {
                 step: done,
                 loss: val_loss,
+                ema: ema_val_loss,
             });
             w.summary.val_loss = Some(val_loss);
+            w.summary.ema_val_loss = ema_val_loss;
             w.mark = Instant::now();
         }
-        Ok(())
+        Ok(best)
     }
 
     /// Every rank saves its part; at the `end` there is nothing to go on with meanwhile.
@@ -459,7 +477,8 @@ impl Walk<'_> {
             // The records a checkpoint answers for must outlive what it outlives.
             w.metrics.sync()?;
         }
-        let state = resume::state(self.run, done, self.trainer.scaler_state());
+        let mut state = resume::state(self.run, done, self.trainer.scaler_state());
+        state["best"] = self.best.state();
         match end {
             true => self.saves.now(&self.trainer, done, state)?,
             false => self.saves.begin(&mut self.trainer, done, state)?,
@@ -490,6 +509,13 @@ impl Walk<'_> {
         summary.map(Some)
     }
 
+    /// The checkpoint of a step, of this run or of the one that it continues.
+    fn checkpoint_of(&self, step: u64) -> Option<PathBuf> {
+        let folders = std::iter::once(&self.run.out).chain(&self.run.resume.from);
+        let mut places = folders.map(|f| f.join("checkpoints").join(step_dir(step)));
+        places.find(|p| p.is_dir())
+    }
+
     fn conclude(&mut self, w: Writer) -> Result<Summary> {
         drop(w.walking);
         let mut summary = w.summary;
@@ -498,7 +524,20 @@ impl Walk<'_> {
             return Ok(summary);
         }
         // The last step's checkpoint holds the model, whatever part of it lives on this rank.
+        let best = self
+            .best
+            .kept()
+            .map(|step| (step, self.checkpoint_of(step)));
+        if let Some((step, None)) = best {
+            self.run.on(Event::Warning(&format!(
+                "the checkpoint of step {step}, the best, is not there any more: the model is the last one"
+            )));
+        }
         match (self.saves.begun(), &self.run.resume.checkpoint) {
+            _ if let Some((_, Some(place))) = &best => {
+                let c = Checkpoint::open_as(place, Proof::AsRead)?;
+                save::model(self.run, &c)?;
+            }
             // By its number: the newest in the folder may be a later one that this run has passed over.
             (Some(step), _) => {
                 let place = self.run.out.join("checkpoints").join(step_dir(step));
@@ -529,6 +568,23 @@ impl Walk<'_> {
         }
         Ok(summary)
     }
+}
+
+/// Mean loss of the sequences held back, the same for every batch and layout.
+fn loss_of(trainer: &mut Trainer, held_back: &HeldBack<'_>) -> Result<f64> {
+    let mut local = vec![];
+    for turn in 0..held_back.turns() {
+        let mut sum = 0.0;
+        for m in held_back.turn(turn) {
+            sum += trainer.evaluate(&micro_batch(&m?))?;
+        }
+        local.push(sum / held_back.micro_batches() as f64);
+    }
+    local.truncate(held_back.own_turns());
+    let mean = trainer.mean_over_replicas(&local)?;
+    // Those were means over all predictions, of which some do not count. Every row kept has one that does.
+    let (counted, all) = held_back.counted()?;
+    Ok(mean * (all as f64 / counted as f64))
 }
 
 /// A micro-batch as the engine takes it.

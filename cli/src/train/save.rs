@@ -4,7 +4,7 @@ use super::setup::Run;
 use super::{RankEnd, record};
 use crate::adapter;
 use crate::companions::Companions;
-use crate::stored::{floats, parameters};
+use crate::stored::{averaged, floats, parameters};
 use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{
     Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_adapter, export_hf, session,
@@ -64,6 +64,15 @@ pub fn write_ledgers(run: &Run, ledgers: &[RankEnd]) -> Result<()> {
     whole::write(&path, format!("{ledger:#}\n")).map_err(TrainError::io("write", &path))
 }
 
+/// Which weights of a checkpoint a model is made of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Weights {
+    /// Those that were trained.
+    Trained,
+    /// Their moving averages; of what has none, those that were trained.
+    Averaged,
+}
+
 /// Writes the model of a checkpoint as a Hugging Face folder, chunk by chunk. `extra`: further files of the folder.
 ///
 /// # Errors
@@ -73,12 +82,14 @@ pub fn export(
     dir: &Path,
     config: &Value,
     dtype: Dtype,
-    extra: &[(String, Vec<u8>)],
+    (extra, weights): (&[(String, Vec<u8>)], Weights),
 ) -> Result<()> {
     // Of adapters, their own folder.
     let adapter = &checkpoint.state()["adapter_config"];
     let tensors = parameters(checkpoint)
         .map(|(logical, name)| {
+            let ema = averaged(checkpoint, name).filter(|_| weights == Weights::Averaged);
+            let logical = ema.unwrap_or(logical);
             let info = checkpoint.logical_info(logical)?;
             let total = info.shape.iter().map(|d| *d as u64).product::<u64>();
             let stream = move |out: &mut dyn io::Write| {
@@ -126,7 +137,8 @@ pub fn export(
 /// Elements of a tensor in memory at once.
 const CHUNK_ELEMENTS: u64 = 1 << 22;
 
-/// Writes `model/` in Hugging Face layout from the run's last checkpoint, with the files its tokenizer needs.
+/// Writes `model/` in Hugging Face layout from a checkpoint of the run, with the files its tokenizer needs, and `model-ema/` of the moving
+/// averages of its weights where it holds any.
 ///
 /// # Errors
 /// A damaged checkpoint; the disk. A model that was there before stays whole.
@@ -147,5 +159,16 @@ pub fn model(run: &Run, checkpoint: &Checkpoint) -> Result<()> {
         config::Dtype::Bf16 => Dtype::BF16,
         config::Dtype::F16 => Dtype::F16,
     };
-    export(checkpoint, &dir, &config, dtype, &extra)
+    export(checkpoint, &dir, &config, dtype, (&extra, Weights::Trained))?;
+    if parameters(checkpoint).any(|(_, name)| averaged(checkpoint, name).is_some()) {
+        let dir = run.out.join("model-ema");
+        export(
+            checkpoint,
+            &dir,
+            &config,
+            dtype,
+            (&extra, Weights::Averaged),
+        )?;
+    }
+    Ok(())
 }

@@ -35,6 +35,8 @@ struct Place {
     rank: usize,
     world: usize,
     keep: usize,
+    /// The checkpoint of the lowest validation loss stays beside the newest.
+    keep_best: bool,
     /// Held by rank 0.
     claim: Option<Arc<Claim>>,
     /// Rank 0's, by which manifests are signed.
@@ -86,6 +88,7 @@ impl Saves {
                 rank: rank as usize,
                 world: run.job.ranks as usize,
                 keep: settings.run.keep_last as usize,
+                keep_best: settings.run.keep_best,
                 claim: run.claim.clone().filter(|_| rank == 0),
                 key: key.map(Arc::new),
             }),
@@ -330,7 +333,9 @@ fn concluded(place: &Place, shared: &Shared, save: Save, written: Result<()>) ->
         failed: &|| shared.has_failed(),
         claim: place.claim.as_deref(),
     };
+    let best = save.state["best"]["step"].as_u64();
+    let best = best.filter(|_| place.keep_best);
     save.writer.commit_when(save.state, &patience)?;
-    prune(&place.out, place.keep, Some(save.step))?;
+    prune(&place.out, place.keep, Some(save.step), best)?;
     Ok(())
 }

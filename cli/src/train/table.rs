@@ -21,6 +21,8 @@ pub struct Summary {
     pub last: Option<f64>,
     /// Last validation loss.
     pub val_loss: Option<f64>,
+    /// The same of the averaged weights, where an average is kept.
+    pub ema_val_loss: Option<f64>,
     /// Text drawn from the trained model.
     pub sample: Option<String>,
     tokens: f64,
@@ -37,6 +39,7 @@ impl Summary {
             first: None,
             last: None,
             val_loss: None,
+            ema_val_loss: None,
             sample: None,
             tokens: 0.0,
             seconds: 0.0,
@@ -77,7 +80,10 @@ pub fn close(run: &Run, s: &Summary, ledgers: &[RankLedger]) -> Closing {
         rows.push(("loss", format!("{first:.4} (step {at}) -> {last:.4}")));
     }
     if let Some(v) = s.val_loss {
-        rows.push(("validation loss", format!("{v:.4}")));
+        let ema = s.ema_val_loss.map_or(String::new(), |ema| {
+            format!(", of the averaged weights {ema:.4}")
+        });
+        rows.push(("validation loss", format!("{v:.4}{ema}")));
     }
     if s.seconds > 0.0 {
         let speed = s.tokens / s.seconds;

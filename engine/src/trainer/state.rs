@@ -71,6 +71,22 @@ impl Trainer {
         Ok(())
     }
 
+    /// Whether moving averages of the parameters are kept.
+    pub fn has_ema(&self) -> bool {
+        self.state.has_ema()
+    }
+
+    /// Exchanges the parameters with their moving averages: what is run, read and saved until the next call are the averages, and then
+    /// everything is to the bit as it was. No step may be made in between.
+    ///
+    /// # Errors
+    /// The device, or the host's memory and files.
+    pub fn exchange_ema(&mut self) -> Result<()> {
+        self.settle_offload()?;
+        self.state.exchange_ema(&self.ways())?;
+        self.publish()
+    }
+
     /// Whether this rank holds any part of a parameter's unit: not where another pipeline stage has it alone.
     pub fn holds(&self, name: &str) -> bool {
         self.state.holds(name)

@@ -82,7 +82,7 @@ pub fn groups(
     let mut keys: Vec<Key> = vec![];
     for (i, (dims, recipe)) in params.iter().enumerate() {
         let Some(recipe) = recipe else { continue };
-        let states = recipe.optimizer.states(dims);
+        let states = recipe.states(dims);
         let kept: Vec<_> = states.iter().map(|s| (s.name, s.stored)).collect();
         match keys.iter_mut().find(|(r, k, _)| r == recipe && *k == kept) {
             Some((_, _, members)) => members.push(i),
@@ -113,7 +113,7 @@ pub fn groups(
             })
         };
         let whole = |name| -> u64 {
-            let of = |i: &usize| recipe.optimizer.states(&params[*i].0);
+            let of = |i: &usize| recipe.states(&params[*i].0);
             let found = |s: &State| s.name == name;
             let sizes = members.iter().flat_map(of).filter(found);
             sizes.map(|s| s.numel).sum()
@@ -221,7 +221,7 @@ impl Group {
 
     fn whole(&self, s: &Kept, param: usize) -> Option<StateSlice> {
         let numel = |dims: &[u64]| {
-            let states = self.recipe.optimizer.states(dims);
+            let states = self.recipe.states(dims);
             let this = states.iter().find(|x| x.name == s.name);
             this.map_or(0, |x| x.numel)
         };

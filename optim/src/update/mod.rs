@@ -8,6 +8,7 @@
 mod adafactor;
 mod adam;
 mod blocks8;
+mod ema;
 mod group;
 mod lamb;
 mod muon;
@@ -16,6 +17,7 @@ mod sums;
 
 pub use adam::launch as launch_adam;
 pub use blocks8::{code_of_zero, codec};
+pub use ema::{Averaged, write as write_ema};
 pub use group::{Group, Kept, Part, StateSlice, groups};
 pub use simple::{Cells, elementwise};
 
@@ -177,6 +179,9 @@ pub fn update<'c>(
             Optimizer::Lamb(l) => lamb::update(&s, &l),
             Optimizer::Adafactor(a) => adafactor::update(&s, &a),
             Optimizer::Muon(m) => muon::update(&s, &m),
+        }
+        if let Some(decay) = group.recipe.ema {
+            ema::update(&s, decay);
         }
     }
 }

@@ -4,7 +4,7 @@ use super::Words;
 use super::figures::low_squares;
 use super::update::words;
 use crossweave_flat::Flat;
-use crossweave_optim::update::{self, Cells, StepParams};
+use crossweave_optim::update::{self, Averaged, Cells, StepParams};
 use crossweave_optim::{Optimizer, Recipe};
 use crossweave_plan::Lane;
 use crossweave_program::abi::op;
@@ -128,10 +128,12 @@ impl HostShare<'_> {
     const PARAM: MemId = MemId(3);
     /// Moments.
     pub const MOMENTS: [MemId; 2] = [MemId(4), MemId(5)];
+    /// Moving averages of the values.
+    pub const EMA: MemId = MemId(6);
     /// Where the gradient of a micro-batch arrives.
-    const LANDING: MemId = MemId(6);
+    const LANDING: MemId = MemId(7);
     /// Figures of the sum of these.
-    const FIGURES: MemId = MemId(7);
+    const FIGURES: MemId = MemId(8);
 
     /// Moments that are kept: as many as the optimizer of its runs that keeps most.
     fn moments(&self) -> usize {
@@ -149,6 +151,18 @@ impl HostShare<'_> {
         };
         let split = compute != DType::F32;
         let runs = runs.iter().filter(|(same, _)| same == recipe);
+        let averaged: Vec<Averaged<'_>> = runs
+            .clone()
+            .map(|(_, r)| Averaged {
+                value: view(Self::VALUE, r, DType::F32),
+                ema: view(Self::EMA, r, DType::F32),
+            })
+            .collect();
+        let average = || {
+            if let Some(decay) = recipe.ema {
+                update::write_ema(&on, decay, &averaged, k.skip.as_ref());
+            }
+        };
         let cells = runs.map(|(_, r)| Cells {
             value: view(Self::VALUE, r, DType::F32),
             copy: split.then(|| view(Self::PARAM, r, compute)),
@@ -164,7 +178,8 @@ impl HostShare<'_> {
             let cells: Vec<_> = cells.collect();
             let factor = update::factor(&on, k);
             let words = (factor.as_ref(), k);
-            return update::elementwise(&on, recipe, &recipe.optimizer, &cells, words);
+            update::elementwise(&on, recipe, &recipe.optimizer, &cells, words);
+            return average();
         };
         let mut launches: Vec<Vec<View<'_>>> = vec![];
         let mut filled = 0u64;
@@ -185,6 +200,7 @@ impl HostShare<'_> {
         for operands in &launches {
             update::launch_adam(&on, recipe, a, operands, split, k);
         }
+        average();
     }
 }
 
@@ -221,11 +237,12 @@ pub fn host_room(share: &HostShare<'_>) -> Room {
     lent(&mut b, "param", compute.bytes(n), compute, Tag::Param);
     lent(&mut b, "moment1", 4 * n, DType::F32, Tag::Moment);
     lent(&mut b, "moment2", 4 * n, DType::F32, Tag::Moment);
+    lent(&mut b, "ema", 4 * n, DType::F32, Tag::Moment);
     if let Some(s) = &share.sums {
         lent(&mut b, "landing", s.wire.bytes(n), s.wire, Tag::Grad);
         lent(&mut b, "figures", 12, DType::F32, Tag::Staging);
     }
-    let memory = if share.sums.is_some() { 8 } else { 6 };
+    let memory = if share.sums.is_some() { 9 } else { 7 };
     let args: Vec<Place> = (0..memory).map(|m| MemId(m).into()).collect();
     let runs: Vec<Run> = match share.group {
         Some(most) => share
@@ -267,10 +284,16 @@ pub fn host_room(share: &HostShare<'_>) -> Room {
     let sums = share.sums.as_ref();
     let sums = sums.map(|s| s.write(&mut b, &args, (n, grad)));
     let moments = HostShare::MOMENTS.into_iter().take(share.moments());
+    let averages = share.runs.iter().any(|(r, _)| r.ema.is_some());
+    let ema = averages.then_some(HostShare::EMA);
     let param = split.then_some(HostShare::PARAM).into_iter();
     Room {
         name: "state".into(),
-        parts: param.chain([HostShare::VALUE]).chain(moments).collect(),
+        parts: param
+            .chain([HostShare::VALUE])
+            .chain(moments)
+            .chain(ema)
+            .collect(),
         reads: Some([HostShare::WORDS, HostShare::GRAD]),
         sums,
         update: 0..1,

@@ -11,11 +11,12 @@ use crossweave_program::{
 };
 
 /// The optimizers' names of states, and those of the table.
-const KINDS: [(StateName, StateKind); 4] = [
+const KINDS: [(StateName, StateKind); 5] = [
     (StateName::Moment1, StateKind::Moment1),
     (StateName::Moment2, StateKind::Moment2),
     (StateName::Rows, StateKind::Rows),
     (StateName::Cols, StateKind::Cols),
+    (StateName::Ema, StateKind::Ema),
 ];
 
 /// The table of unit `u` of `units`: `room` is what the host holds of it, where it holds any.
@@ -47,6 +48,7 @@ pub fn unit_state(
         (StateKind::Value, HostShare::VALUE),
         (StateKind::Moment1, moment1),
         (StateKind::Moment2, moment2),
+        (StateKind::Ema, HostShare::EMA),
     ];
     let base_owned = f.base_owned();
     UnitState {
