@@ -52,6 +52,7 @@ pub struct Resolver {
     ties: Vec<(String, String)>,
     base: String,
     ignored: Vec<String>,
+    within: Vec<(String, String)>,
 }
 
 impl Resolver {
@@ -62,7 +63,17 @@ impl Resolver {
             ties: Vec::new(),
             base: String::new(),
             ignored: Vec::new(),
+            within: Vec::new(),
         }
+    }
+
+    /// Declares what a name begins with in files that hold the model within another one: in place of what.
+    pub fn within(mut self, prefixes: &[(&str, &str)]) -> Self {
+        let owned = prefixes
+            .iter()
+            .map(|(now, there)| (now.to_string(), there.to_string()));
+        self.within.extend(owned);
+        self
     }
 
     /// Declares what a language model's names start with and a base model's file leaves out (`transformer.`, `model.`).
@@ -95,8 +106,8 @@ impl Resolver {
         })
     }
 
-    /// The spellings a file may use for a canonical name: itself, without the language model's prefix, as the first BERTs have it, and as 5.x
-    /// has a tower's.
+    /// The spellings a file may use for a canonical name: itself, without the language model's prefix, as the first BERTs have it, as 5.x has a
+    /// tower's, and within another model.
     fn spellings(&self, name: &str) -> impl Iterator<Item = String> + use<> {
         let bare = name.strip_prefix(&self.base).filter(|b| *b != name);
         let older = |name: &str| {
@@ -114,7 +125,10 @@ impl Resolver {
             bare.and_then(older),
             newer,
         ];
-        with.into_iter().flatten()
+        let there =
+            |(now, there): &(String, String)| Some(format!("{there}{}", name.strip_prefix(now)?));
+        let there: Vec<String> = self.within.iter().filter_map(there).collect();
+        with.into_iter().flatten().chain(there)
     }
 
     /// Matches the directory's tensors with the expected ones. All differences come in one

@@ -134,7 +134,10 @@ fn train_follows_pytorchs_adamw_for_twenty_steps() {
             _ => "matrices",
         };
         let mut model = serde_json::json!({"hf": case.join("model")});
-        if ["gpt2", "bert", "t5"].iter().any(|f| name.starts_with(f)) {
+        if ["gpt2", "bert", "t5", "mt5", "roberta", "xlm-roberta"]
+            .iter()
+            .any(|f| name.starts_with(f))
+        {
             // The references were trained without the dropout that these have.
             for key in ["embd_pdrop", "resid_pdrop", "attn_pdrop"] {
                 model[key] = 0.0.into();
@@ -163,6 +166,7 @@ fn train_follows_pytorchs_adamw_for_twenty_steps() {
                     || k.replace("vision_tower.vision_model.", "vision_tower.") == name_in_file
                     || k.strip_prefix("transformer.").or(k.strip_prefix("model."))
                         == Some(name_in_file)
+                    || name_in_file.strip_prefix("language_model.") == Some(k.as_str())
             });
             let (_, (_, _, values)) = found.unwrap_or_else(|| panic!("{name}: no {name_in_file}"));
             let ours = values.iter().map(|v| v * v).sum::<f64>().sqrt();

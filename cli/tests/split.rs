@@ -159,6 +159,11 @@ fn models_of_other_rows_train_as_on_one_rank() {
     let t5 = text(
         json!({"family": "t5", "d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 32, "dropout_rate": 0.0}),
     );
+    let mut roberta = bert.clone();
+    roberta["model"]["family"] = json!("roberta");
+    roberta["model"]["max_position_embeddings"] = json!(34);
+    let mut mt5 = t5.clone();
+    mt5["model"]["family"] = json!("mt5");
     let given = |model: Value, tokens: PathBuf| {
         json!({
             "model": model, "data": {"tokens": tokens, "key": "input_ids"}, "train_micro_batch_size_per_gpu": 1,
@@ -181,7 +186,9 @@ fn models_of_other_rows_train_as_on_one_rank() {
     for (name, config) in [
         ("bert", bert),
         ("pairs", pairs),
+        ("roberta", roberta),
         ("t5", t5),
+        ("mt5", mt5),
         ("llava", llava),
         ("distill", distill),
     ] {

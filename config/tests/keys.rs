@@ -401,6 +401,9 @@ const PEFT: &[(&str, &[&str])] = &[
     ("qwen3", &["q_proj", "v_proj"]),
     ("stablelm", &["q_proj", "v_proj"]),
     ("t5", &["q", "v"]),
+    ("mt5", &["q", "v"]),
+    ("roberta", &["query", "value"]),
+    ("xlm-roberta", &["query", "value"]),
 ];
 
 /// What adapters are put on where nobody says it is PEFT's choice, and the documentation names the families for which it has none.

@@ -109,7 +109,8 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
     let tensors = &spec.family().tensors;
     let mut resolver = Resolver::new(expected)
         .base(spec.model().base)
-        .ignore(tensors.ignored);
+        .ignore(tensors.ignored)
+        .within(tensors.within);
     for (copy, of) in tensors.copies {
         resolver = resolver.tie(*copy, *of);
     }
@@ -124,7 +125,16 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
             resolver = resolver.tie(inner, bias);
         }
     }
-    let names = resolver.resolve(&dir)?;
+    let mut names = resolver.resolve(&dir)?;
+    let family = spec.family().name;
+    if let Some(outer) = dir.config["model_type"]
+        .as_str()
+        .filter(|outer| *outer != family)
+    {
+        names.notes.push(format!(
+            "of this {outer} model the language model alone is read, given tokens only, and what is saved is a {family} model"
+        ));
+    }
     Ok(Source {
         spec,
         folder: Some(Folder { dir, names }),

@@ -63,6 +63,13 @@ LLAVA = dict(image_token_index=47, text_config=dict(SMALL, model_type="llama", n
              vision_config=dict(model_type="clip_vision_model", hidden_size=12, intermediate_size=20, num_hidden_layers=3,
                                 num_attention_heads=2, image_size=8, patch_size=4, projection_dim=8))
 
+# A language model of Gemma 3 within, and a tower of whose features nothing is asked.
+GEMMA3 = dict(image_token_index=47, boi_token_index=45, eoi_token_index=46, mm_tokens_per_image=4,
+              text_config=dict(SMALL, model_type="gemma3_text", num_key_value_heads=1, head_dim=8, query_pre_attn_scalar=8, sliding_window=5,
+                               layer_types=["sliding_attention", "full_attention"], pad_token_id=0, tie_word_embeddings=True),
+              vision_config=dict(model_type="siglip_vision_model", hidden_size=12, intermediate_size=20, num_hidden_layers=1,
+                                 num_attention_heads=2, image_size=8, patch_size=4))
+
 CASES = [
     Case("gpt2-tied", "gpt2", 5, GPT2 | dict(n_inner=None), note="gelu_new, tied head, feed-forward width by default"),
     Case("gpt2-untied", "gpt2", 4, GPT2 | dict(tie_word_embeddings=False), decay_all=True,
@@ -278,6 +285,21 @@ CASES = [
          cls="T5ForConditionalGeneration", note="T5 1.1: GEGLU, own head; a shorter decoder"),
     Case("t5-v5", "t5", 5, T5 | dict(pad_token_id=3), cls="T5ForConditionalGeneration",
          note="T5 1.0: ReLU, tied and scaled head; dropout in the config"),
+    Case("mt5-v4", "mt5", 4, T5 | dict(num_decoder_layers=1), cls="MT5ForConditionalGeneration", note="GEGLU, own head; a shorter decoder"),
+    Case("mt5-v5", "mt5", 5, T5 | dict(feed_forward_proj="relu", pad_token_id=3, num_heads=3), cls="MT5ForConditionalGeneration",
+         note="ReLU, a tied head that is not scaled; dropout in the config"),
+    Case("roberta-v4", "roberta", 4, BERT | dict(type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5), cls="RobertaForMaskedLM",
+         note="one kind of token, positions from row 2"),
+    Case("roberta-v5", "roberta", 5, BERT | dict(hidden_act="relu", pad_token_id=3, num_attention_heads=4), cls="RobertaForMaskedLM",
+         note="ReLU in the layers and not in the head, positions from row 4; dropout in the config"),
+    Case("xlm-roberta-v4", "xlm-roberta", 4, BERT | dict(type_vocab_size=1, pad_token_id=1, intermediate_size=28), cls="XLMRobertaForMaskedLM",
+         note="one kind of token"),
+    Case("xlm-roberta-v5", "xlm-roberta", 5, BERT | dict(hidden_act="gelu_new", pad_token_id=0, layer_norm_eps=1e-6),
+         cls="XLMRobertaForMaskedLM", note="two kinds of token, positions from row 1"),
+    Case("gemma3-nested-v4", "gemma3", 4, GEMMA3, cls="Gemma3ForConditionalGeneration", note="the language model within; a tower that reads no image"),
+    Case("gemma3-nested-v5", "gemma3", 5,
+         GEMMA3 | dict(text_config=GEMMA3["text_config"] | dict(num_hidden_layers=1, num_key_value_heads=2, layer_types=["full_attention"])),
+         cls="Gemma3ForConditionalGeneration", note="names as 5.x has them, rotary settings by kind of layer"),
     Case("llava-v4", "llava", 4, LLAVA, cls="LlavaForConditionalGeneration",
          note="the last layer but one, without the class token; quick_gelu"),
     Case("llava-v5", "llava", 5,

@@ -28,7 +28,8 @@ CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="Mistra
                seed_oss="SeedOssForCausalLM", smollm3="SmolLM3ForCausalLM", ernie4_5="Ernie4_5ForCausalLM",
                hunyuan_v1_dense="HunYuanDenseV1ForCausalLM", olmo3="Olmo3ForCausalLM", exaone4="Exaone4ForCausalLM",
                nemotron="NemotronForCausalLM", ministral="MinistralForCausalLM", ministral3="Ministral3ForCausalLM", gptj="GPTJForCausalLM",
-               mt5="MT5ForConditionalGeneration")
+               mt5="MT5ForConditionalGeneration", roberta="RobertaForMaskedLM")
+CLASSES["xlm-roberta"] = "XLMRobertaForMaskedLM"
 # What only loading, saving, generating, caches, devices and outputs read; no figure of a model depends on it.
 RUNTIME = set("""_attn_implementation _attn_implementation_internal _experts_implementation_internal _heterogeneity_spec _output_attentions
 attribute_map base_model_ep_plan base_model_fsdp_plan base_model_pp_plan base_model_tp_plan decoder default_theta generator

@@ -17,7 +17,7 @@ pub mod split;
 mod strangers;
 pub mod written;
 
-pub use families::{COMPOSED, FAMILIES};
+pub use families::{COMPOSED, FAMILIES, OUTERS};
 pub use keys::{Config, ConfigError, Fresh, Key, Kind};
 pub use spec::ModelSpec;
 
@@ -60,6 +60,8 @@ pub struct Tensors {
     pub ignored: &'static [&'static str],
     /// Copies that the class ties to another tensor: the copy's name and the other's.
     pub copies: &'static [(&'static str, &'static str)],
+    /// Files that hold the model within another one: what a name begins with, and what it begins with there.
+    pub within: &'static [(&'static str, &'static str)],
 }
 
 impl Tensors {
@@ -67,12 +69,26 @@ impl Tensors {
     pub const PLAIN: Tensors = Tensors {
         ignored: &[],
         copies: &[],
+        within: &[],
     };
 }
 
 /// `rope_parameters` by kind of layer: the other keys, and those.
 pub type Nested =
     fn(Map<String, Value>, Map<String, Value>) -> Result<Map<String, Value>, ConfigError>;
+
+/// A model of several parts of which one is read, as the model that it is alone.
+#[derive(Debug)]
+pub struct Outer {
+    /// Its `model_type`.
+    pub name: &'static str,
+    /// The key of the part.
+    pub part: &'static str,
+    /// The part's family.
+    pub family: &'static Family,
+    /// Keys of it that say nothing of the part.
+    pub quiet: &'static [&'static str],
+}
 
 /// Names of the keys that every family has some of; "" = none.
 #[derive(Clone, Copy, Debug)]

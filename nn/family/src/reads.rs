@@ -232,4 +232,22 @@ pub const READS: &[(&str, &str, &str)] = &[
          is_encoder_decoder=false layer_norm_epsilon=1e-05 n_embd=4096 n_head=16 n_inner n_layer=28 n_positions=2048 per_layer_config \
          pruned_heads quantization_config resid_pdrop=0.0 rotary_dim=64 tie_encoder_decoder=false tie_word_embeddings=false \
          vocab_size=50400"),
+    ("mt5", "head_dim=d_kv hidden_size=d_model num_attention_heads=num_heads num_hidden_layers=num_layers",
+        "chunk_size_feed_forward=0 compression_config d_ff=1024 d_kv=64 d_model=512 decoder_start_token_id=0 dense_act_fn=\"gelu_new\" \
+         dropout_rate=0.1 feed_forward_proj=\"gated-gelu\" is_causal=true is_decoder=false is_encoder_decoder=true is_gated_act=true \
+         layer_norm_epsilon=1e-06 num_decoder_layers=8 num_heads=6 num_layers=8 pad_token_id=0 per_layer_config pruned_heads \
+         quantization_config relative_attention_max_distance=128 relative_attention_num_buckets=32 tie_encoder_decoder=false \
+         tie_word_embeddings vocab_size=250112"),
+    ("roberta", "",
+        "add_cross_attention=false attention_probs_dropout_prob=0.1 chunk_size_feed_forward=0 compression_config embedding_size \
+         hidden_act=\"gelu\" hidden_dropout_prob=0.1 hidden_size=768 intermediate_size=3072 is_causal=true is_decoder=false \
+         is_encoder_decoder=false layer_norm_eps=1e-12 max_position_embeddings=512 num_attention_heads=12 num_hidden_layers=12 \
+         pad_token_id=1 per_layer_config position_embedding_type=\"absolute\" pruned_heads quantization_config tie_encoder_decoder=false \
+         tie_word_embeddings=true type_vocab_size=2 vocab_size=50265"),
+    ("xlm-roberta", "",
+        "add_cross_attention=false attention_probs_dropout_prob=0.1 chunk_size_feed_forward=0 compression_config embedding_size \
+         hidden_act=\"gelu\" hidden_dropout_prob=0.1 hidden_size=768 intermediate_size=3072 is_causal=true is_decoder=false \
+         is_encoder_decoder=false layer_norm_eps=1e-12 max_position_embeddings=512 num_attention_heads=12 num_hidden_layers=12 \
+         pad_token_id=1 per_layer_config position_embedding_type=\"absolute\" pruned_heads quantization_config tie_encoder_decoder=false \
+         tie_word_embeddings=true type_vocab_size=2 vocab_size=30522"),
 ];

@@ -4,7 +4,7 @@ use crate::desc::Model;
 use crate::keys::{Config, ConfigError, Derive, Fresh, Kind, bad};
 use crate::rope::parameters;
 use crate::strangers::{not_available, warning};
-use crate::{Family, family};
+use crate::{Family, OUTERS, Outer, family};
 use serde_json::{Map, Value, json};
 
 /// A model, described.
@@ -34,11 +34,54 @@ impl ModelSpec {
             Some(Value::Null) | None => "",
             Some(v) => return bad("model_type", format!("{v} is not text")),
         };
+        if let Some(outer) = OUTERS.iter().find(|o| o.name == name) {
+            return ModelSpec::part_of(outer, map);
+        }
         let Some(family) = family(name) else {
             return Err(not_available(name, map));
         };
         let spec = Config::of_hf(family, map).and_then(ModelSpec::of);
         spec.map_err(|e| ModelSpec::as_written(e, family, map))
+    }
+
+    /// The part of a model that is read.
+    fn part_of(outer: &Outer, map: &Map<String, Value>) -> Result<ModelSpec, ConfigError> {
+        let (part, family) = (outer.part, outer.family);
+        let Some(Value::Object(inner)) = map.get(part) else {
+            return bad(part, "missing: it holds the keys of the model that is read");
+        };
+        if let Some(kind) = inner.get("model_type").filter(|k| *k != family.name) {
+            let what = format!("{kind} is not available; only {:?} is", family.name);
+            return bad(&format!("{part}.model_type"), what);
+        }
+        let within = |e: ConfigError| ConfigError {
+            key: format!("{part}.{}", e.key),
+            ..e
+        };
+        let spec = Config::of_hf(family, inner).and_then(ModelSpec::of);
+        let spec = spec.map_err(|e| within(ModelSpec::as_written(e, family, inner)));
+        let mut spec = spec?;
+        let tied = "tie_word_embeddings";
+        if let Some(Value::Bool(outside)) = map.get(tied)
+            && *outside != spec.model.head.tied
+        {
+            let what = format!(
+                "{outside}, and {part}.{tied} is {}: let them agree",
+                spec.model.head.tied
+            );
+            return bad(tied, what);
+        }
+        let quiet = |name: &&String| {
+            let name = name.as_str();
+            [part, tied].contains(&name)
+                || outer.quiet.contains(&name)
+                || Config::is_quiet(family, name)
+        };
+        let unread = map.keys().filter(|name| !quiet(name)).cloned();
+        let inner = std::mem::take(&mut spec.config.unread);
+        let inner = inner.into_iter().map(|name| format!("{part}.{name}"));
+        spec.config.unread = inner.chain(unread).collect();
+        Ok(spec)
     }
 
     /// An error of a key that the file has within `rope_parameters` only names it there.

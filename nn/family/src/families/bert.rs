@@ -51,11 +51,13 @@ pooler_type directionality",
     tensors: Tensors {
         ignored: &["bert.pooler.", "pooler.", "cls.seq_relationship.", ".embeddings.position_ids", ".embeddings.token_type_ids"],
         copies: &[],
+        within: &[],
     },
 };
 
+/// The encoder of these keys without its head, whose names begin with `base` and, of embedding and layers, as `prefixes` say.
 #[rustfmt::skip]
-fn build(c: &Config) -> Result<Model, ConfigError> {
+pub fn encoder(c: &Config, base: &'static str, prefixes: [&'static str; 2]) -> Result<Model, ConfigError> {
     let (width, eps, act) = (c.int("hidden_size")?, c.eps()?, c.act("hidden_act")?);
     let (heads, head_dim) = (c.int("num_attention_heads")?, c.head_dim()?);
     let (vocab, positions) = (c.int_or("vocab_size", 1)?, c.int("max_position_embeddings")?);
@@ -78,15 +80,14 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
     };
     let around = ["attention.output.LayerNorm", "output.LayerNorm"].map(|n| Around::sum(Norm::layer(n, eps)));
     let layer = Layer { dropout, ..Layer::of((around[0], attention), (around[1], mlp)) };
-    let pair = Pair { layers: ["bert.pooler.dense", "cls.seq_relationship"], act: Act::Tanh, labelled: false };
     Ok(Model {
         vocab,
         positions,
         width,
-        base: "bert.",
+        base,
         stack: Stack {
             embed: Embed {
-                prefix: "bert.embeddings",
+                prefix: prefixes[0],
                 table: "word_embeddings.weight",
                 padding: c.padding(vocab)?,
                 positions: Some(Learned { table: "position_embeddings.weight", rows: positions, first: 0 }),
@@ -95,12 +96,22 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
                 dropout,
                 ..Embed::default()
             },
-            prefix: "bert.encoder.layer",
+            prefix: prefixes[1],
             layers: vec![layer; c.int("num_hidden_layers")? as usize],
         },
         decoder: None,
         vision: None,
-        head: Head {
+        head: Head::default(),
+        init: Init { std, residual: std },
+    })
+}
+
+#[rustfmt::skip]
+fn build(c: &Config) -> Result<Model, ConfigError> {
+    let (eps, act) = (c.eps()?, c.act("hidden_act")?);
+    let pair = Pair { layers: ["bert.pooler.dense", "cls.seq_relationship"], act: Act::Tanh, labelled: false };
+    let mut m = encoder(c, "bert.", ["bert.embeddings", "bert.encoder.layer"])?;
+    m.head = Head {
             before: Some(Before {
                 linear: linear("cls.predictions.transform.dense", true),
                 act,
@@ -111,7 +122,6 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             bias: Some("cls.predictions.bias"),
             pair: c.is_class(BOTH_HEADS).then_some(pair),
             ..Head::default()
-        },
-        init: Init { std, residual: std },
-    })
+        };
+    Ok(m)
 }

@@ -6,7 +6,7 @@ use super::sizes::{Defaults, preset, sizes};
 use crate::desc::{Layer, Norm, NormKind, Over, Positions, QkNorm};
 use crate::keys::*;
 use crate::rope::{Rotary, parameters};
-use crate::{Family, ROLES, Roles, Tensors};
+use crate::{Family, Outer, ROLES, Roles, Tensors};
 use serde_json::{Map, Value, json};
 
 #[rustfmt::skip]
@@ -32,7 +32,33 @@ pub const FAMILY: Family = Family {
     export,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
-    tensors: Tensors::PLAIN,
+    // As the language model of Gemma 3 with a vision tower, of which texts alone ask nothing.
+    tensors: Tensors {
+        ignored: &["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."],
+        within: &[
+            ("model.", "language_model.model."),
+            ("model.", "model.language_model."),
+            ("lm_head.", "language_model.lm_head."),
+        ],
+        ..Tensors::PLAIN
+    },
+};
+
+/// A `gemma3` folder: this is its language model, given tokens only.
+pub const OUTER: Outer = Outer {
+    name: "gemma3",
+    part: "text_config",
+    family: &FAMILY,
+    quiet: &[
+        "vision_config",
+        "image_token_index",
+        "boi_token_index",
+        "eoi_token_index",
+        "mm_tokens_per_image",
+        "image_token_id",
+        "boi_token_id",
+        "eoi_token_id",
+    ],
 };
 
 fn layer(c: &Config, i: u64, l: &mut Layer) -> Result<(), ConfigError> {

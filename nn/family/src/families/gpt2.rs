@@ -43,7 +43,7 @@ pub const FAMILY: Family = Family {
     },
     lora: &["c_attn"],
     fan_in_fan_out: true,
-    tensors: Tensors { ignored: &[".attn.bias", ".attn.masked_bias", ".crossattention.bias", ".crossattention.masked_bias"], copies: &[] },
+    tensors: Tensors { ignored: &[".attn.bias", ".attn.masked_bias", ".crossattention.bias", ".crossattention.masked_bias"], copies: &[], within: &[] },
 };
 
 fn build(c: &Config) -> Result<Model, ConfigError> {

@@ -41,7 +41,7 @@ pub const FAMILY: Family = Family {
     lora: &["query_key_value"],
     fan_in_fan_out: false,
     // Every Pythia has the masks.
-    tensors: Tensors { ignored: &[".attention.bias", ".attention.masked_bias"], copies: &[] },
+    tensors: Tensors { ignored: &[".attention.bias", ".attention.masked_bias"], copies: &[], within: &[] },
 };
 
 fn build(c: &Config) -> Result<Model, ConfigError> {

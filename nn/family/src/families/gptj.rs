@@ -38,7 +38,7 @@ pub const FAMILY: Family = Family {
     export: keys_only,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
-    tensors: Tensors { ignored: &[".attn.bias", ".attn.masked_bias"], copies: &[] },
+    tensors: Tensors { ignored: &[".attn.bias", ".attn.masked_bias"], copies: &[], within: &[] },
 };
 
 #[rustfmt::skip]

@@ -24,6 +24,7 @@ mod llava;
 mod ministral;
 mod ministral3;
 mod mistral;
+mod mt5;
 mod nemotron;
 mod olmo2;
 mod olmo3;
@@ -32,6 +33,7 @@ mod phi;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod roberta;
 mod seed_oss;
 mod sizes;
 mod smollm3;
@@ -39,7 +41,7 @@ mod stablelm;
 mod starcoder2;
 mod t5;
 
-use crate::Family;
+use crate::{Family, Outer};
 
 /// Every family, in the order they are listed to people.
 #[rustfmt::skip]
@@ -78,11 +80,17 @@ pub const FAMILIES: &[&Family] = &[
     &ministral3::FAMILY,
     &gptj::FAMILY,
     &bert::FAMILY,
+    &roberta::FAMILY,
+    &roberta::XLM_ROBERTA,
     &t5::FAMILY,
+    &mt5::FAMILY,
 ];
 
 /// Those that are made of parts, of which only folders are read.
 pub const COMPOSED: &[&Family] = &[&llava::FAMILY];
+
+/// Models of which a part is read.
+pub const OUTERS: &[Outer] = &[gemma3::OUTER];
 
 /// The family of a part of a composed model, by the key of the part.
 pub(crate) fn part_of(key: &str) -> Option<&'static Family> {

@@ -42,7 +42,7 @@ pub const FAMILY: Family = Family {
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
     // The number of a format, from fairseq.
-    tensors: Tensors { ignored: &["model.decoder.version", "decoder.version"], copies: &[] },
+    tensors: Tensors { ignored: &["model.decoder.version", "decoder.version"], copies: &[], within: &[] },
 };
 
 fn build(c: &Config) -> Result<Model, ConfigError> {

@@ -48,7 +48,7 @@ pub const FAMILY: Family = Family {
     fan_in_fan_out: false,
     // The first files have a table that no layer reads.
     tensors: Tensors { ignored: &["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"],
-        copies: &[("encoder.embed_tokens.weight", "shared.weight"), ("decoder.embed_tokens.weight", "shared.weight")] },
+        copies: &[("encoder.embed_tokens.weight", "shared.weight"), ("decoder.embed_tokens.weight", "shared.weight")], within: &[] },
 };
 
 /// Names of modules in one.
@@ -57,7 +57,7 @@ macro_rules! within {
 }
 
 #[rustfmt::skip]
-fn build(c: &Config) -> Result<Model, ConfigError> {
+pub fn build(c: &Config) -> Result<Model, ConfigError> {
     let (width, eps, dropout) = (c.int("d_model")?, c.num("layer_norm_epsilon")?, c.num("dropout_rate")?);
     let (heads, head_dim, scale) = (c.int("num_heads")?, c.head_dim()?, 1.0);
     let (layers, pad) = (c.int("num_layers")?, c.int_or("pad_token_id", 0)?);
