@@ -2,9 +2,11 @@
 
 use crate::args::ExplainArgs;
 use crate::error::{CliError, Result};
-use crate::explain::{Difference, Explanation, Lock, explain, text};
+use crate::figures::explain::{Difference, Explanation, Lock, explain};
 use crate::say::say;
 use crate::surroundings::Surroundings;
+use crate::{config_file, explain_page};
+use serde_json::json;
 use std::path::Path;
 
 /// Runs the command.
@@ -13,8 +15,8 @@ use std::path::Path;
 /// A config that is wrong; a back end that cannot be used; an op that has no route; routes worse than the lock's.
 pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
     let what = Explanation {
-        config: args.config.clone(),
-        sets: args.sets.clone(),
+        config: config_file::load(&args.config, &args.sets, &around.caches)?,
+        name: args.config.display().to_string(),
         ranks: args.ranks,
         backend: (&args.backend).into(),
         tflops: args.tflops,
@@ -22,8 +24,8 @@ pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
     };
     let found = explain(&what, around)?;
     match args.json {
-        true => say!("{:#}", found.page),
-        false => say!("{}", text::page(&found.page).trim_end()),
+        true => say!("{:#}", json!(found.found)),
+        false => say!("{}", explain_page::page(&found.found).trim_end()),
     }
     let now = found.all_routed()?;
     let held = match &args.lock {

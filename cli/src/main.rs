@@ -17,16 +17,19 @@ mod conform;
 mod corpus_bar;
 mod counts;
 mod described;
-mod devices;
+mod device_table;
 mod error;
-mod estimate;
+mod estimate_page;
+mod estimates;
 mod events;
-mod explain;
+mod explain_page;
 mod explains;
 mod explore;
+mod figures;
 mod flight;
 mod flight_page;
 mod generate;
+mod gradients;
 mod handshake;
 mod infer;
 mod layers;
@@ -37,17 +40,13 @@ mod man;
 mod mesh;
 mod new_plugin;
 mod outputs;
-mod plan;
 mod plan_page;
+mod plan_text;
 mod plans;
-mod predict;
-mod predict_pipeline;
-mod probe;
 mod probes;
 mod processes;
 mod ranks;
 mod reductions;
-mod remedies;
 mod remembered;
 mod replay;
 mod reports;
@@ -62,7 +61,6 @@ mod surroundings;
 mod train;
 mod train_error;
 mod trained;
-mod verdict;
 mod width;
 
 use args::{Cli, Command};
@@ -146,7 +144,7 @@ fn run(command: Command) -> Result<()> {
         Command::Mesh { action } => mesh::run(&action),
         Command::Plan(a) => plans::run(&a, &around),
         Command::Explain(a) => explains::run(&a, &around),
-        Command::Estimate(a) => Ok(estimate::run(&a, &around)?),
+        Command::Estimate(a) => estimates::run(&a, &around),
         Command::Replay(a) => replay::run(&a, &around.plugins),
         Command::Report(a) => reports::run(&a),
         Command::Flight(a) => flight_page::run(&a),

@@ -2,117 +2,105 @@
 //! change. Everything else is behind `--text`, `--print` and `--json`.
 
 use crate::counts::show_count;
-use crossweave_plan::{Facts, StepKind};
+use crate::figures::plan::{Memory, OfStages, Planned, RankFigures, VocabularyRows};
+use crate::reductions;
 use crossweave_words::Size;
-use serde_json::Value;
-use std::fmt::Write;
+use std::fmt::{Result, Write};
 
-/// What a step of the plan does, in words.
-pub fn moment(op: &StepKind, facts: &Facts) -> String {
-    let unit = |u: &u32| match facts.units.get(*u as usize) {
-        Some(f) => format!("unit {u} ({})", f.name),
-        None => format!("unit {u}"),
-    };
-    match op {
-        StepKind::Forward { unit: u, mb, .. } => {
-            format!("the forward of {}, micro-batch {mb}", unit(u))
-        }
-        StepKind::Recompute { unit: u, mb } => {
-            format!("{} recomputed for micro-batch {mb}", unit(u))
-        }
-        StepKind::Backward { unit: u, mb } | StepKind::InputGrad { unit: u, mb } => {
-            format!("the backward of {}, micro-batch {mb}", unit(u))
-        }
-        StepKind::WeightGrad { unit: u, mb } => {
-            format!("the weight gradient of {}, micro-batch {mb}", unit(u))
-        }
-        StepKind::Gather { unit: u, .. } => format!("gathering {}", unit(u)),
-        StepKind::Update { unit: u } => format!("the update of {}", unit(u)),
-        StepKind::ReduceGrad { units, .. } => match units.first() {
-            Some(u) => format!("the reduction of gradients from {} on", unit(u)),
-            None => "a reduction of gradients".into(),
-        },
-        other => format!("step {other}"),
-    }
-}
-
-/// What stands in the first lines.
-pub struct Head<'a> {
-    /// The config's file.
-    pub file: &'a str,
-    /// Ranks of the job.
-    pub ranks: u64,
-    /// Parameters of the model.
-    pub params: u64,
-    /// Micro-batches of a step, sequences of one on a rank, tokens of a sequence.
-    pub batch: [u64; 3],
-}
-
-/// The page.
-pub fn page(head: &Head<'_>, v: &Value) -> String {
+/// The page of what is planned by the config in `file`.
+pub fn page(file: &str, planned: &Planned) -> String {
     let mut o = String::new();
     // Writing into a string cannot fail.
-    let _ = write(&mut o, head, v);
+    let _ = write(&mut o, file, planned);
     o.truncate(o.trim_end().len());
     o
 }
 
-fn n(v: &Value) -> u64 {
-    v.as_u64().unwrap_or(0)
+/// What holds for all stages of a pipeline.
+pub fn pipeline_line(p: &OfStages) -> String {
+    format!(
+        "{} stages of {} ranks each, {}, {} micro-batches: idle {:.1} % of the time by (P-1)/(m+P-1); stage {} is the fullest",
+        p.stages,
+        p.data_parallel_ranks,
+        p.schedule,
+        p.micro_batches,
+        100.0 * p.bubble_fraction,
+        p.fullest_stage,
+    )
 }
-fn s(v: &Value) -> &str {
-    v.as_str().unwrap_or("")
-}
-fn list(v: &Value) -> &[Value] {
-    v.as_array().map_or(&[], Vec::as_slice)
-}
+
 fn plural(n: u64) -> &'static str {
     if n == 1 { "" } else { "s" }
 }
 
-fn write(o: &mut String, head: &Head<'_>, v: &Value) -> std::fmt::Result {
-    let [micro_batches, rows, seq] = head.batch;
+fn write(o: &mut String, file: &str, planned: &Planned) -> Result {
+    let (ranks, [micro_batches, rows, seq]) = (planned.ranks, planned.batch);
+    let (rank, pipeline) = (&planned.figures.rank, planned.figures.pipeline.as_ref());
     writeln!(
         o,
-        "{} on {} rank{}: ZeRO stage {}, {}, {}",
-        head.file,
-        head.ranks,
-        plural(head.ranks),
-        v["stage"],
-        s(&v["dtype"]),
-        s(&v["optimizer"])
+        "{file} on {ranks} rank{}: ZeRO stage {}, {}, {}",
+        plural(ranks),
+        rank.job.stage,
+        rank.job.dtype,
+        rank.job.optimizer
     )?;
     writeln!(
         o,
         "{} parameters; a step is {micro_batches} micro-batch{} of {rows} x {seq} tokens a rank",
-        show_count(head.params as f64),
+        show_count(planned.params as f64),
         if micro_batches == 1 { "" } else { "es" }
     )?;
-    vocabulary(o, &v["vocabulary"])?;
-    let pipeline = &v["pipeline"];
-    if pipeline.is_object() {
-        writeln!(o, "\n{}", crate::predict_pipeline::line(pipeline))?;
-        writeln!(
-            o,
-            "\nstages                                         at the peak"
-        )?;
-        for (k, stage) in list(&v["stages"]).iter().enumerate() {
-            let units = list(&stage["units"]);
-            let last = units.get(1).map_or(0, n).saturating_sub(1);
-            let flying = n(&stage["micro_batches_in_flight"]);
-            let what = format!(
-                "stage {k}: units {} to {last}, {flying} micro-batch{} in flight",
-                units.first().map_or(0, n),
-                if flying == 1 { "" } else { "es" }
-            );
-            let total = &stage["memory"]["total"]["peak"];
-            writeln!(o, "  {what:<44} {:>12}", Size(n(total)))?;
-        }
+    if let Some(v) = &rank.vocabulary {
+        vocabulary(o, v)?;
     }
-    let whose = match pipeline.is_object() {
-        true => format!("a stage-{} rank", pipeline["fullest_stage"]),
-        false => "a rank".to_string(),
+    if let Some(p) = pipeline {
+        writeln!(o, "\n{}", pipeline_line(&p.pipeline))?;
+        stages(o, &p.stages)?;
+    }
+    let whose = match pipeline {
+        Some(p) => format!("a stage-{} rank", p.pipeline.fullest_stage),
+        None => "a rank".to_string(),
     };
+    memory(o, &whose, &rank.memory)?;
+    writeln!(
+        o,
+        "peak: {} during {} (step {} of the plan's {})",
+        Size(rank.memory.total.peak),
+        rank.peak.what,
+        rank.peak.at.step.0,
+        rank.peak.steps
+    )?;
+    traffic(o, rank)?;
+    moves(o, rank)?;
+    verdict(o, rank, &planned.figures.advice.why)?;
+    writeln!(
+        o,
+        "\nmore: --text (every collective, formulas), --print (the steps), --json (bytes); docs/zero.md"
+    )
+}
+
+/// The units and the peak of each stage.
+fn stages(o: &mut String, all: &[RankFigures]) -> Result {
+    writeln!(
+        o,
+        "\nstages                                         at the peak"
+    )?;
+    for r in all {
+        let Some(stage) = &r.stage else { continue };
+        let ([first, end], flying) = (stage.units, stage.micro_batches_in_flight);
+        let what = format!(
+            "stage {}: units {first} to {}, {flying} micro-batch{} in flight",
+            stage.stage_of_pipeline,
+            end.saturating_sub(1),
+            if flying == 1 { "" } else { "es" }
+        );
+        writeln!(o, "  {what:<44} {:>12}", Size(r.memory.total.peak))?;
+    }
+    Ok(())
+}
+
+/// Bytes of a rank by what they hold.
+fn memory(o: &mut String, whose: &str, m: &Memory) -> Result {
     writeln!(
         o,
         "\n{:<24} {:>14} {:>14}",
@@ -120,72 +108,58 @@ fn write(o: &mut String, head: &Head<'_>, v: &Value) -> std::fmt::Result {
         "between steps",
         "at the peak"
     )?;
-    let memory = v["memory"].as_object();
-    for (tag, b) in memory.into_iter().flatten() {
-        let (now, then) = (n(&b["bytes"]), n(&b["at_peak"]));
-        if !["host", "nvme", "total"].contains(&tag.as_str()) && (now > 0 || then > 0) {
-            row(o, tag, now, then)?;
+    for (tag, b) in &m.tags {
+        if b.bytes > 0 || b.at_peak > 0 {
+            row(o, tag, b.bytes, b.at_peak)?;
         }
     }
-    let total = &v["memory"]["total"];
-    row(o, "total", n(&total["bytes"]), n(&total["peak"]))?;
-    let host = &v["memory"]["host"];
-    let (held, pinned) = (n(&host["peak"]), n(&host["pinned"]));
+    row(o, "total", m.total.bytes, m.total.peak)?;
+    let (held, pinned) = (m.host.peak, m.host.pinned);
     if held > pinned {
-        row(o, "host memory", n(&host["bytes"]), held)?;
+        row(o, "host memory", m.host.bytes, held)?;
         row(o, "  of it page-locked", pinned, pinned)?;
     } else if held > 0 {
-        row(o, "pinned host memory", n(&host["bytes"]), held)?;
+        row(o, "pinned host memory", m.host.bytes, held)?;
     }
-    let files = &v["memory"]["nvme"];
-    if n(&files["peak"]) > 0 {
-        row(o, "files (nvme)", n(&files["bytes"]), n(&files["peak"]))?;
+    match m.nvme {
+        Some(files) if files.peak > 0 => row(o, "files (nvme)", files.bytes, files.peak),
+        _ => Ok(()),
     }
-    writeln!(
-        o,
-        "peak: {} during {} (step {} of the plan's {})",
-        Size(n(&total["peak"])),
-        s(&v["peak"]["what"]),
-        v["peak"]["step"],
-        v["peak"]["steps"]
-    )?;
-    let axes = list(&v["traffic"]);
-    if !axes.is_empty() {
+}
+
+/// What a step moves between ranks.
+fn traffic(o: &mut String, rank: &RankFigures) -> Result {
+    if !rank.moved.traffic.is_empty() {
         writeln!(
             o,
             "\n{:<24} {:>14} {:>14}",
             "traffic of a step", "calls", "a rank sends"
         )?;
     }
-    for a in axes {
+    for a in &rank.moved.traffic {
         // Stages that share a unit sum its gradient among themselves.
-        let name = match s(&a["axis"]) {
+        let name = match &*a.axis {
             "tie" => "pp, tied units",
             axis => axis,
         };
-        let axis = format!("{name} ({} ranks)", a["ranks"]);
-        let times = match (s(&a["axis"]), v["volume_vs_ddp"].as_f64()) {
+        let axis = format!("{name} ({} ranks)", a.ranks);
+        let times = match (&*a.axis, rank.moved.volume_vs_ddp) {
             ("dp", Some(x)) => format!("   {x:.3}x the elements of plain data parallelism"),
             _ => String::new(),
         };
         writeln!(
             o,
             "  {axis:<22} {:>14} {:>14}{times}",
-            n(&a["calls"]),
-            Size(n(&a["bytes"])).to_string()
+            a.calls,
+            Size(a.bytes)
         )?;
     }
-    moves(o, v)?;
-    verdict(o, v)?;
-    writeln!(
-        o,
-        "\nmore: --text (every collective, formulas), --print (the steps), --json (bytes); docs/zero.md"
-    )
+    Ok(())
 }
 
 /// What the rank has of a vocabulary, where ranks share layers.
-fn vocabulary(o: &mut String, rows: &Value) -> std::fmt::Result {
-    match (n(&rows["here"]), n(&rows["rows"])) {
+fn vocabulary(o: &mut String, rows: &VocabularyRows) -> Result {
+    match (rows.here, rows.rows) {
         (0, _) => Ok(()),
         (here, all) if here == all => writeln!(
             o,
@@ -198,74 +172,65 @@ fn vocabulary(o: &mut String, rows: &Value) -> std::fmt::Result {
     }
 }
 
-fn row(o: &mut String, name: &str, now: u64, then: u64) -> std::fmt::Result {
+fn row(o: &mut String, name: &str, now: u64, then: u64) -> Result {
     writeln!(o, "  {name:<22} {:>14} {:>14}", Size(now), Size(then))
 }
 
 /// What a step reads, writes and copies.
-fn moves(o: &mut String, v: &Value) -> std::fmt::Result {
-    let files = &v["offload"]["files_a_step"];
-    for (way, name) in [("read", "read from files"), ("written", "written to files")] {
-        if n(&files[way]) > 0 {
-            writeln!(
-                o,
-                "  {name:<22} {:>14} {:>14}",
-                "",
-                Size(n(&files[way])).to_string()
-            )?;
-        }
-    }
-    for (way, name) in [("to_host", "to the host"), ("from_host", "from the host")] {
-        let tags = v["transfers"][way].as_object();
-        let bytes: u64 = tags.into_iter().flatten().map(|(_, b)| n(b)).sum();
+fn moves(o: &mut String, rank: &RankFigures) -> Result {
+    let files = rank.offload.as_ref().and_then(|f| f.files_a_step);
+    let ways = &rank.moved.transfers;
+    for (name, bytes) in [
+        ("read from files", files.map_or(0, |f| f.read)),
+        ("written to files", files.map_or(0, |f| f.written)),
+        ("to the host", ways.to_host.values().sum()),
+        ("from the host", ways.from_host.values().sum()),
+    ] {
         if bytes > 0 {
-            let size = Size(bytes).to_string();
-            writeln!(o, "  {name:<22} {:>14} {size:>14}", "")?;
+            writeln!(o, "  {name:<22} {:>14} {:>14}", "", Size(bytes))?;
         }
     }
     Ok(())
 }
 
-fn verdict(o: &mut String, v: &Value) -> std::fmt::Result {
-    let d = &v["verdict"];
-    let needed = n(&d["needed"]);
-    let sharing = n(&d["ranks_on_the_device"]);
-    if let Some(line) = crate::reductions::line(&v["gradients"]) {
-        writeln!(o, "{line}")?;
+fn verdict(o: &mut String, rank: &RankFigures, advice: &str) -> Result {
+    let v = &rank.verdict;
+    if let Some(r) = &rank.gradients {
+        writeln!(o, "{}", reductions::line(r))?;
     }
     writeln!(o)?;
-    match (d["capacity"].as_u64(), d["fits"].as_bool()) {
+    match (v.capacity, v.fits) {
         (Some(room), Some(fits)) => {
-            let each = match sharing {
+            let each = match v.ranks_on_the_device {
                 0 | 1 => String::new(),
-                _ => format!(", whose memory {sharing} ranks share"),
+                sharing => format!(", whose memory {sharing} ranks share"),
             };
             writeln!(
                 o,
                 "fits: {}, {} of {} ({:.1} %) on {}{each}",
                 if fits { "yes" } else { "no" },
-                Size(needed),
+                Size(v.needed),
                 Size(room),
-                100.0 * needed as f64 / room.max(1) as f64,
-                s(&d["device"])
+                100.0 * v.needed as f64 / room.max(1) as f64,
+                v.device
             )?;
         }
         _ => writeln!(
             o,
             "fits: not known, {} does not say how much memory it has",
-            s(&d["device"])
+            v.device
         )?,
     }
-    if n(&d["pinned_of_the_same_memory"]) > 0 {
+    if v.pinned_of_the_same_memory > 0 {
         writeln!(
             o,
             "note: a processor's memory is device and host in one: {} of the device and {} of the host are added",
-            Size(n(&v["memory"]["total"]["peak"])),
-            Size(n(&d["pinned_of_the_same_memory"]))
+            Size(rank.memory.total.peak),
+            Size(v.pinned_of_the_same_memory)
         )?;
     }
-    if let Some(note) = d["note"].as_str() {
+    if let Some(note) = &v.note {
         writeln!(o, "note: {note}")?;
     }
-    writeln!(o, "advice: {}", s(&v["advice"]["why"]))
+    writeln!(o, "advice: {advice}")
 }

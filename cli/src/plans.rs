@@ -2,10 +2,11 @@
 
 use crate::args::PlanArgs;
 use crate::error::Result;
-use crate::plan::{Planning, plan, program};
+use crate::figures::plan::{Planning, plan, program};
 use crate::say::say;
 use crate::surroundings::Surroundings;
-use crate::{plan_page, predict};
+use crate::{config_file, plan_page, plan_text};
+use serde_json::json;
 
 /// Runs the command.
 ///
@@ -13,8 +14,7 @@ use crate::{plan_page, predict};
 /// A config that is wrong; a plan that breaks a law.
 pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
     let what = Planning {
-        config: args.config.clone(),
-        sets: args.sets.clone(),
+        config: config_file::load(&args.config, &args.sets, &around.caches)?,
         ranks: args.ranks,
         rank: args.rank.unwrap_or(0),
         device: args.device.clone(),
@@ -23,25 +23,20 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
         say!("{}", program(&what, around)?);
         return Ok(());
     }
-    let planned = plan(&what, args.json, around)?;
+    let planned = plan(&what, around)?;
     if args.json {
-        say!("{:#}", planned.figures);
+        say!("{:#}", json!(planned.figures));
         return Ok(());
     }
     if !args.print && !args.text {
-        let head = plan_page::Head {
-            file: &args.config.display().to_string(),
-            ranks: planned.ranks,
-            params: planned.params,
-            batch: planned.batch,
-        };
-        say!("{}", plan_page::page(&head, &planned.figures));
+        let file = args.config.display().to_string();
+        say!("{}", plan_page::page(&file, &planned));
         return Ok(());
     }
     if args.print {
         let mut text = String::new();
-        for (plan, facts) in &planned.plans {
-            text += &format!("{plan}\n\n{}\n", plan.table(Some(facts)));
+        for r in planned.stages() {
+            text += &format!("{}\n\n{}\n", r.plan, r.plan.table(Some(&r.facts)));
         }
         say!("{text}");
     }
@@ -49,9 +44,9 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
     say!(
         "{} steps of the plan, {} ranks, {micro_batches} micro-batches of {micro} x {seq} tokens, {} parameters",
         planned
-            .plans
+            .stages()
             .iter()
-            .map(|(p, _)| p.walk().count())
+            .map(|r| r.plan.walk().count())
             .sum::<usize>(),
         planned.ranks,
         planned.params
@@ -61,6 +56,6 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
             say!("  {u:>3} {name}: {params} parameters");
         }
     }
-    say!("{}", predict::text(&planned.figures));
+    say!("{}", plan_text::text(&planned.figures));
     Ok(())
 }

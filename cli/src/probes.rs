@@ -2,7 +2,7 @@
 
 use crate::args::{ProbeArgs, ProbeType};
 use crate::error::Result;
-use crate::probe::{Probe, probe};
+use crate::figures::probe::{Probe, probe};
 use crate::say::say;
 use crate::surroundings::Surroundings;
 use crate::train_error::TrainError;

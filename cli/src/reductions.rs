@@ -1,110 +1,9 @@
-//! When the gradients of several micro-batches are reduced (`zero_optimization.reduce_gradients`), in figures: what was chosen, and
-//! what the other choice would take.
+//! When the gradients of several micro-batches are reduced, as lines of a page.
 
-use crossweave_engine::{Prediction, RankSpec, ReduceGradients};
+use crate::gradients::{self, Reduced, ReducedByFormula, Reductions};
+use crossweave_engine::RankSpec;
 use crossweave_plan::UnitFacts;
 use crossweave_words::Size;
-use crossweave_zero::estimate::Accumulation;
-use serde_json::{Value, json};
-
-/// The same job with the other choice, if it has one: several micro-batches, slices of gradients on several ranks or a host that adds
-/// up what leaves, and no logical shards, whose sums keep whole gradients.
-pub fn other(spec: &RankSpec) -> Option<RankSpec> {
-    let mut each = spec.clone();
-    each.zero.reduce = ReduceGradients::MicroBatch;
-    let pays = each.data_ranks() > 1 || each.offloads_optimizer();
-    let choice = pays && each.reduces_each();
-    choice.then(|| {
-        let mut other = spec.clone();
-        other.zero.reduce = match spec.reduces_each() {
-            true => ReduceGradients::Step,
-            false => ReduceGradients::MicroBatch,
-        };
-        other
-    })
-}
-
-fn name(spec: &RankSpec) -> &'static str {
-    match spec.reduces_each() {
-        true => "micro_batch",
-        false => "step",
-    }
-}
-
-/// Why the choice is what it is.
-fn why(spec: &RankSpec) -> &'static str {
-    match (spec.zero.reduce, spec.reduces_each()) {
-        (ReduceGradients::Auto, true) if spec.offloads_optimizer() => {
-            "auto: beside an offloaded optimizer they leave as they are made, and are added up there"
-        }
-        (ReduceGradients::Auto, true) => {
-            "auto: slices are what stages 2 and 3 keep of gradients between micro-batches"
-        }
-        (ReduceGradients::Auto, false) => {
-            "auto: with pipeline stages a reduction for each micro-batch would multiply the traffic"
-        }
-        _ => "as configured",
-    }
-}
-
-/// What formulas need to know of it.
-pub fn accumulation(spec: &RankSpec) -> Accumulation {
-    Accumulation {
-        micro_batches: u64::from(spec.own_micro_batches()),
-        reduce_each: spec.reduces_each(),
-        keep_gathered: !spec.zero.reshard,
-        leaves: spec.offloads_optimizer(),
-    }
-}
-
-/// Why whole gradients stay on the device although the optimizer is offloaded, where there is no choice.
-fn kept(spec: &RankSpec) -> Option<&'static str> {
-    let asks = spec.micro_batches > 1 && spec.offloads_optimizer();
-    match spec.canonical {
-        _ if !asks => None,
-        Some(_) => {
-            Some("canonical sums (run.canonical_shards) go over the gradients of all shards")
-        }
-        None => Some(
-            "at stage 0 every rank has the whole gradient; stages 1 to 3 have slices, which leave",
-        ),
-    }
-}
-
-/// Bytes of gradients at their most, and those of them that a rank sends in a step.
-fn taken(p: &Prediction) -> (u64, u64) {
-    let lines = p.each_step.iter().filter(|l| l.tag == "grad");
-    let sent = lines.map(|l| l.wire_elements as f64 * l.bytes as f64 / l.elements.max(1) as f64);
-    let peak = p.steady.tags.get("grad").map_or(0, |b| b.peak);
-    (peak, sent.sum::<f64>().round() as u64)
-}
-
-/// The choice of a plan and the other one, each by its own rehearsal.
-///
-/// # Errors
-/// What the other rehearsal fails with.
-pub fn figures<E>(
-    spec: &RankSpec,
-    chosen: &Prediction,
-    rehearse: impl FnOnce(RankSpec) -> Result<Prediction, E>,
-) -> Result<Value, E> {
-    let Some(other) = other(spec) else {
-        let (peak, _) = taken(chosen);
-        let kept = kept(spec).map(|why| json!({"kept": why, "peak_bytes": peak}));
-        return Ok(kept.unwrap_or_default());
-    };
-    let of = |spec: &RankSpec, p: &Prediction| {
-        let (peak, sent) = taken(p);
-        // By the tag of what they go into: the pool's where states rest in files.
-        let to = |tag| p.to_host.get(tag).copied().unwrap_or(0);
-        let out = to("grad") + to("moment");
-        json!({"reduced": name(spec), "peak_bytes": peak, "sent_bytes": sent, "out_bytes": out})
-    };
-    let mut v = of(spec, chosen);
-    v["why"] = json!(why(spec));
-    v["other"] = of(&other, &rehearse(other.clone())?);
-    Ok(v)
-}
 
 fn in_words(reduced: &str) -> &'static str {
     match reduced {
@@ -113,60 +12,44 @@ fn in_words(reduced: &str) -> &'static str {
     }
 }
 
-/// The figures as a line.
-pub fn line(v: &Value) -> Option<String> {
-    let n = |v: &Value, key: &str| Size(v[key].as_u64().unwrap_or(0));
-    if let Some(why) = v["kept"].as_str() {
-        let peak = n(v, "peak_bytes");
-        return Some(format!(
-            "gradients stay on the device until the last micro-batch, {peak} at most: {why}"
-        ));
-    }
-    let of = |v: &Value| {
-        let how = in_words(v["reduced"].as_str()?);
-        let (peak, sent) = (n(v, "peak_bytes"), n(v, "sent_bytes"));
-        let out = match v["out_bytes"].as_u64() {
-            Some(bytes) if bytes > 0 => format!(", {} to the host", Size(bytes)),
-            _ => String::new(),
-        };
-        Some(format!("{how}, {peak} at most and {sent} sent{out} a step"))
+/// The choice of a plan beside the other one.
+pub fn line(r: &Reductions) -> String {
+    let (chosen, why, other) = match r {
+        Reductions::Kept { kept, peak_bytes } => {
+            let peak = Size(*peak_bytes);
+            return format!(
+                "gradients stay on the device until the last micro-batch, {peak} at most: {kept}"
+            );
+        }
+        Reductions::Chosen { chosen, why, other } => (chosen, why, other),
     };
-    let why = v["why"].as_str()?;
-    let other = &v["other"];
-    let more = |key: &str| v[key].as_u64() > other[key].as_u64();
+    let of = |r: &Reduced| {
+        let (how, peak, sent) = (in_words(r.reduced), Size(r.peak_bytes), Size(r.sent_bytes));
+        let out = match r.out_bytes {
+            0 => String::new(),
+            bytes => format!(", {} to the host", Size(bytes)),
+        };
+        format!("{how}, {peak} at most and {sent} sent{out} a step")
+    };
     // A bucket that holds most of the gradients holds them whole, and slices come on top.
-    let less = match more("peak_bytes") && more("sent_bytes") {
+    let more = chosen.peak_bytes > other.peak_bytes && chosen.sent_bytes > other.sent_bytes;
+    let less = match more {
         true => "; the other takes less of both: choose it, or a smaller reduce_bucket_size",
         false => "",
     };
-    Some(format!(
+    format!(
         "gradients are reduced {} ({why}); {}{less}",
-        of(v)?,
-        of(other)?
-    ))
+        of(chosen),
+        of(other)
+    )
 }
 
-/// The same of a run, by the formulas, for a rank of the first pipeline stage: between micro-batches a slice, or the whole, of the gradients
-/// of its `units`.
+/// The choice of a run beside the other one, for a rank of the first pipeline stage with these units.
 pub fn of_run(spec: &RankSpec, units: &[UnitFacts]) -> Option<String> {
-    let other = other(spec)?;
-    let (ranks, g) = (u64::from(spec.data_ranks()), u64::from(spec.micro_batches));
-    let first = spec.pipeline.as_ref().and_then(|p| p.stages.first());
-    let own = first.map_or(units.len(), |r| r.end as usize);
-    let trained = units[..own].iter().filter(|u| u.grad_bytes > 0);
-    let params: u64 = trained.map(|u| u.params - u.base).sum();
-    let of = |spec: &RankSpec| {
-        // What leaves for the host is not held.
-        let away = spec.offload.as_ref().and_then(|o| o.optimizer);
-        let stays = 1.0 - away.map_or(0.0, |o| o.ratio);
-        let (held, times) = match spec.reduces_each() {
-            true => ((params as f64 / ranks as f64 * stays) as u64, g),
-            false => (params, 1),
-        };
-        let held = spec.precision.accum.bytes(held);
-        let sent = spec.precision.wire.bytes(params) * (ranks - 1) / ranks * times;
-        let how = in_words(name(spec));
-        format!("{how}: {} held, {} sent a step", Size(held), Size(sent))
+    let of = |r: &ReducedByFormula| {
+        let (how, held, sent) = (in_words(r.reduced), Size(r.held_bytes), Size(r.sent_bytes));
+        format!("{how}: {held} held, {sent} sent a step")
     };
-    Some(format!("reduced {}; {}", of(spec), of(&other)))
+    let r = gradients::of_run(spec, units)?;
+    Some(format!("reduced {}; {}", of(&r.chosen), of(&r.other)))
 }

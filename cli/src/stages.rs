@@ -34,11 +34,11 @@ pub fn as_key(spec: &PipelineSpec) -> String {
 pub fn agree<'a>(
     job: &Job,
     division: &Division,
-    plan_of: impl Fn(u32) -> &'a (Plan, Facts),
+    plan_of: impl Fn(u32) -> (&'a Plan, &'a Facts),
 ) -> Result<()> {
     let few = Representatives::of(&job.resolved.mesh);
     let planned = few.numbers().iter().map(|rank| plan_of(*rank));
-    let ranks: Vec<_> = planned.map(|(plan, facts)| (plan, facts)).collect();
+    let ranks: Vec<_> = planned.collect();
     check_representatives(&few, &ranks).map_err(crossweave_engine::Error::from)?;
     let side = ranks.iter().zip(few.numbers());
     let side = side.map(|((plan, facts), rank)| {

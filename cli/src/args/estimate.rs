@@ -1,7 +1,7 @@
 //! Flags of `crossweave estimate`.
 
 use super::positive;
-use crate::counts::count;
+use crate::figures::count;
 use clap::{Args, ValueEnum};
 
 /// Bytes per parameter.
@@ -24,18 +24,6 @@ pub enum HomeName {
     Host,
     /// in files on fast storage
     Nvme,
-}
-
-impl HomeName {
-    /// The estimator's word for it.
-    pub fn tier(self) -> crossweave_zero::estimate::Tier {
-        use crossweave_zero::estimate::Tier;
-        match self {
-            HomeName::None => Tier::Device,
-            HomeName::Host => Tier::Host,
-            HomeName::Nvme => Tier::Nvme,
-        }
-    }
 }
 
 /// Activations kept for the backward.

@@ -115,6 +115,9 @@ impl Layout {
             all.position(|c| c.ranks.binary_search(&rank).is_ok())
         };
         // Every rank of the job has a class.
-        stages::agree(job, &self.division, |rank| &plans[class(rank).unwrap_or(0)])
+        stages::agree(job, &self.division, |rank| {
+            let (plan, facts) = &plans[class(rank).unwrap_or(0)];
+            (plan, facts)
+        })
     }
 }

@@ -11,7 +11,7 @@ use crossweave_hal::{
 };
 use crossweave_layers::{Census, Counts, OfCollective, wrap};
 use crossweave_mesh::Collectives;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -24,37 +24,46 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// must not take the memory of a step.
 const ENOUGH: u64 = 1 << 20;
 
-/// One collective of the step.
-pub struct Row {
-    /// As it was asked for.
-    pub of: OfCollective,
+/// A collective of a step.
+#[derive(Clone, Debug, Serialize)]
+pub struct CollectiveRow {
+    /// `reduce_scatter bf16 sum`.
+    pub what: String,
+    /// Its name.
+    pub kind: &'static str,
+    /// The group of ranks that it is over.
+    pub group: String,
+    /// Ranks of the group.
+    pub ranks: i32,
+    /// Elements of a rank.
+    pub count: u64,
     /// Calls a step.
     pub calls: u64,
-    /// In words; the reason when there is none.
+    /// Its way in words; the reason when there is none.
     pub route: String,
-    /// Does the back end have it?
+    /// Whether the back end has it itself.
     pub native: bool,
     /// Calls of the back end that one costs a rank, where known.
-    pub launches: Option<u64>,
+    pub launches_per_call: Option<u64>,
 }
 
-impl Row {
-    /// `reduce_scatter bf16 sum`.
-    pub fn what(&self) -> String {
-        let dtype = DType::from_id(self.of.dtype).map_or("?", DType::name);
-        let reduce = abi::red_name(self.of.reduce).unwrap_or("");
-        let place = if self.of.in_place { " in place" } else { "" };
-        format!("{} {dtype} {reduce}", self.of.name())
-            .trim_end()
-            .to_string()
-            + place
-    }
-    /// All of it.
-    pub fn json(&self) -> Value {
-        json!({
-            "what": self.what(), "kind": self.of.name(), "group": self.of.group, "ranks": self.of.ranks, "count": self.of.count,
-            "calls": self.calls, "route": self.route, "native": self.native, "launches_per_call": self.launches,
-        })
+impl CollectiveRow {
+    fn new(of: &OfCollective, calls: u64) -> CollectiveRow {
+        let dtype = DType::from_id(of.dtype).map_or("?", DType::name);
+        let reduce = abi::red_name(of.reduce).unwrap_or("");
+        let place = if of.in_place { " in place" } else { "" };
+        let what = format!("{} {dtype} {reduce}", of.name());
+        CollectiveRow {
+            what: what.trim_end().to_string() + place,
+            kind: of.name(),
+            group: of.group.clone(),
+            ranks: of.ranks,
+            count: of.count,
+            calls,
+            route: String::new(),
+            native: false,
+            launches_per_call: None,
+        }
     }
 }
 
@@ -76,20 +85,15 @@ pub fn rows(
     services: &HostServices,
     counts: &Counts,
     world: u32,
-) -> Result<Vec<Row>> {
-    let mut rows: Vec<Row> = vec![];
-    for (of, calls) in &counts.collectives {
-        rows.push(Row {
-            of: of.clone(),
-            calls: *calls,
-            route: String::new(),
-            native: false,
-            launches: None,
-        });
-    }
+) -> Result<Vec<CollectiveRow>> {
+    let asked: Vec<&OfCollective> = counts.collectives.iter().map(|(of, _)| of).collect();
+    let rows = counts.collectives.iter();
+    let mut rows: Vec<CollectiveRow> = rows
+        .map(|(of, calls)| CollectiveRow::new(of, *calls))
+        .collect();
     if backend::carried(plugin, world).is_some() {
         for r in &mut rows {
-            let alone = r.of.ranks == 1;
+            let alone = r.ranks == 1;
             r.route = if alone {
                 "none needed".into()
             } else {
@@ -98,19 +102,18 @@ pub fn rows(
         }
         return Ok(rows);
     }
-    let mut sizes: Vec<i32> = rows.iter().map(|r| r.of.ranks).collect();
+    let mut sizes: Vec<i32> = rows.iter().map(|r| r.ranks).collect();
     sizes.sort_unstable();
     sizes.dedup();
     for size in sizes {
-        let mine: Vec<usize> = (0..rows.len())
-            .filter(|i| rows[*i].of.ranks == size)
-            .collect();
-        let asked: Vec<OfCollective> = mine.iter().map(|i| rows[*i].of.clone()).collect();
+        let mine: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].ranks == size).collect();
+        let asked: Vec<OfCollective> = mine.iter().map(|i| asked[*i].clone()).collect();
         match ask(plugin, services, size.max(1) as u32, &asked) {
             Ok(answers) => {
                 for (i, a) in mine.into_iter().zip(answers) {
                     let r = &mut rows[i];
-                    (r.native, r.route, r.launches) = (a.native, a.route, Some(a.launches));
+                    (r.native, r.route, r.launches_per_call) =
+                        (a.native, a.route, Some(a.launches));
                 }
             }
             Err(e) => mine
@@ -375,14 +378,11 @@ mod tests {
         };
         let rows = rows(&poor.unwrap(), &host, &counts, 2).unwrap();
         for r in rows {
-            let composed = r.of.kind == abi::COLL_REDUCE_SCATTER;
-            assert_eq!(r.native, !composed, "{}: {}", r.what(), r.route);
-            assert!(
-                r.launches.is_some_and(|n| (n > 1) == composed),
-                "{}",
-                r.route
-            );
-            assert_eq!(r.of.count, 1 << 48);
+            let composed = r.kind == "reduce_scatter";
+            assert_eq!(r.native, !composed, "{}: {}", r.what, r.route);
+            let launches = r.launches_per_call;
+            assert!(launches.is_some_and(|n| (n > 1) == composed), "{}", r.route);
+            assert_eq!(r.count, 1 << 48);
         }
     }
 }

@@ -1,12 +1,12 @@
-//! One row per op, types and shapes: which way it goes on the device, and what that costs.
+//! One row for each op, types and shapes: which way it goes on the device, and what that costs.
 
-use super::collectives;
+use super::collectives::CollectiveRow;
 use crate::train_error::Result;
 use crossweave_hal::abi::{Layout, op};
-use crossweave_hal::{Code, DType, Device, Explained, OpRequest, RouteKind};
+use crossweave_hal::{Code, DType, Device, Explained, OpRequest, Part, RouteKind};
 use crossweave_layers::{Counts, MoveKind};
 use crossweave_tensor::Decompositions;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// What the device can do at most, where that is known.
@@ -228,45 +228,127 @@ impl Row {
             )),
         }
     }
-    /// All of it.
-    pub fn json(&self) -> Value {
+    /// All of it as plain values.
+    pub fn values(&self) -> OpRow {
         let how = self.how.as_ref().ok();
-        json!({
-            "op": self.op, "types": self.types, "shape": self.shape, "calls": self.calls, "route": self.route(),
-            "launches_per_call": self.launches(), "launches": self.launches() * self.calls,
-            "tier": how.and_then(|h| h.tier).map(|t| ["reference", "native", "tuned"][t.min(2) as usize]),
-            "est_ns": self.est.map(|e| e.0), "est_from": self.est.map(|e| if e.1 { "plugin" } else { "roofline" }),
-            "workspace": how.map_or(0, |h| h.workspace), "parts": how.map(|h| &h.parts), "better_if": self.better(),
-            "error": self.how.as_ref().err(),
-        })
+        OpRow {
+            op: self.op,
+            types: self.types.clone(),
+            shape: self.shape.clone(),
+            calls: self.calls,
+            route: self.route(),
+            launches_per_call: self.launches(),
+            launches: self.launches() * self.calls,
+            tier: how
+                .and_then(|h| h.tier)
+                .map(|t| ["reference", "native", "tuned"][t.min(2) as usize]),
+            est_ns: self.est.map(|e| e.0),
+            est_from: self.est.map(|e| if e.1 { "plugin" } else { "roofline" }),
+            workspace: how.map_or(0, |h| h.workspace),
+            parts: how.map(|h| h.parts.clone()),
+            better_if: self.better(),
+            error: self.how.as_ref().err().cloned(),
+        }
     }
 }
 
-/// Copies and fills that are no part of an op.
-pub fn moves(counts: &Counts) -> Value {
+/// An op of a step, with its types and shapes.
+#[derive(Clone, Debug, Serialize)]
+pub struct OpRow {
+    /// Name in the op table.
+    pub op: &'static str,
+    /// Types of its operands.
+    pub types: String,
+    /// Shapes, as far as they tell it from others.
+    pub shape: String,
+    /// Calls a step.
+    pub calls: u64,
+    /// Its way; `none` where there is none.
+    pub route: &'static str,
+    /// Launches of a call.
+    pub launches_per_call: u64,
+    /// Launches a step.
+    pub launches: u64,
+    /// The least tier of its native launches.
+    pub tier: Option<&'static str>,
+    /// Nanoseconds of a call, where they can be estimated.
+    pub est_ns: Option<u64>,
+    /// Who has estimated them: the `plugin`, or the `roofline` of the device.
+    pub est_from: Option<&'static str>,
+    /// Bytes of temporaries and of the largest workspace.
+    pub workspace: u64,
+    /// What a call launches, by op.
+    pub parts: Option<Vec<Part>>,
+    /// What would make it better.
+    pub better_if: Option<String>,
+    /// Why there is no way.
+    pub error: Option<String>,
+}
+
+/// Copies or fills that are no part of an op.
+#[derive(Clone, Debug, Serialize)]
+pub struct Moves {
+    /// What they are between.
+    pub kind: &'static str,
+    /// Calls a step.
+    pub calls: u64,
+    /// Bytes a step.
+    pub bytes: u64,
+}
+
+/// Copies and fills of a step.
+pub fn moves(counts: &Counts) -> Vec<Moves> {
     let all: BTreeMap<MoveKind, (u64, u64)> = counts.moves.iter().map(|(k, v)| (*k, *v)).collect();
-    let one = |(k, (n, bytes)): (MoveKind, (u64, u64))| json!({"kind": k.name(), "calls": n, "bytes": bytes});
-    Value::Array(all.into_iter().map(one).collect())
+    let one = |(k, (calls, bytes)): (MoveKind, (u64, u64))| Moves {
+        kind: k.name(),
+        calls,
+        bytes,
+    };
+    all.into_iter().map(one).collect()
 }
 
 /// Sums of a step.
-pub fn totals(ops: &[Row], colls: &[collectives::Row], counts: &Counts) -> Value {
+#[derive(Clone, Debug, Serialize)]
+pub struct Totals {
+    /// Calls of ops.
+    pub op_calls: u64,
+    /// The same by their ways.
+    pub op_calls_by_route: BTreeMap<&'static str, u64>,
+    /// Launches of ops.
+    pub op_launches: u64,
+    /// Copies and fills.
+    pub copies_and_fills: u64,
+    /// Launches of collectives, of those that are known.
+    pub collective_launches: u64,
+    /// Launches of all.
+    pub launches: u64,
+    /// Nanoseconds of the ops, where all are estimated.
+    pub est_ns: Option<u64>,
+    /// Ops that leave for the host.
+    pub host_round_trips: u64,
+}
+
+/// The sums of a step's rows.
+pub fn totals(ops: &[Row], colls: &[CollectiveRow], counts: &Counts) -> Totals {
     let mut by_route: BTreeMap<&str, u64> = BTreeMap::new();
     for r in ops {
         *by_route.entry(r.route()).or_default() += r.calls;
     }
     let launches: u64 = ops.iter().map(|r| r.launches() * r.calls).sum();
     let moves: u64 = counts.moves.values().map(|m| m.0).sum();
-    let collectives: u64 = colls
+    let known = colls
         .iter()
-        .filter_map(|c| Some(c.launches? * c.calls))
-        .sum();
-    let est: Option<u64> = ops.iter().map(|r| Some(r.est?.0 * r.calls)).sum();
+        .filter_map(|c| Some(c.launches_per_call? * c.calls));
+    let collectives: u64 = known.sum();
     let on_host = ops.iter().filter(|r| r.route() == RouteKind::Host.name());
-    json!({
-        "op_calls": ops.iter().map(|r| r.calls).sum::<u64>(), "op_calls_by_route": by_route,
-        "op_launches": launches, "copies_and_fills": moves, "collective_launches": collectives,
-        "launches": launches + moves + collectives, "est_ns": est,
-        "host_round_trips": on_host.map(|r| r.calls).sum::<u64>(),
-    })
+    Totals {
+        op_calls: ops.iter().map(|r| r.calls).sum(),
+        op_calls_by_route: by_route,
+        op_launches: launches,
+        copies_and_fills: moves,
+        collective_launches: collectives,
+        launches: launches + moves + collectives,
+        est_ns: ops.iter().map(|r| Some(r.est?.0 * r.calls)).sum(),
+        host_round_trips: on_host.map(|r| r.calls).sum(),
+    }
 }

@@ -1,47 +1,89 @@
 //! Whether a planned step fits its device, and what to change or why all is well. Both are made of the figures of the rehearsal, so that
-//! they cannot contradict each other, and what is advised has been planned too (`crate::remedies`). On a processor, what is pinned for
+//! they cannot contradict each other, and what is advised has been planned too ([`super::remedies`]). On a processor, what is pinned for
 //! offload counts too: it is the same memory.
 
-use crate::predict::Job;
-use crate::remedies::Remedy;
+use super::RankFigures;
+use super::facts::JobFacts;
+use super::rank::{AxisCalls, Memory};
+use super::remedies::{Flags, Remedy};
+use crate::figures::devices::Chosen;
 use crossweave_engine::Recompute;
 use crossweave_mesh::{Axis, AxisSet};
 use crossweave_words::Size;
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::{Accounting, Speeds, advise, seconds_on, states, traffic};
-use serde_json::{Value, json};
+use serde::Serialize;
 
-/// What is known of a rank beside its figures.
+/// Whether a rank fits its device.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// The device.
+    pub device: String,
+    /// Bytes that the rank needs of it.
+    pub needed: u64,
+    /// Bytes that it has for the rank, where that is known.
+    pub capacity: Option<u64>,
+    /// Whether that is enough, where it is known.
+    pub fits: Option<bool>,
+    /// Bytes that are pinned on the host, where that is the same memory.
+    pub pinned_of_the_same_memory: u64,
+    /// Ranks that share the device.
+    pub ranks_on_the_device: u64,
+    /// What was taken in place of a device that is not known.
+    pub note: Option<String>,
+}
+
+impl Verdict {
+    /// The verdict on a rank that holds so much.
+    pub fn on(device: &Chosen, memory: &Memory) -> Verdict {
+        let pinned = match device.is_host {
+            true => memory.host.peak,
+            false => 0,
+        };
+        let needed = memory.total.peak + pinned;
+        Verdict {
+            device: device.label.clone(),
+            needed,
+            capacity: device.memory,
+            fits: device.memory.map(|m| needed <= m),
+            pinned_of_the_same_memory: pinned,
+            ranks_on_the_device: device.sharing,
+            note: device.note.clone(),
+        }
+    }
+}
+
+/// What to change, or why all is well.
+#[derive(Clone, Debug, Serialize)]
+pub struct Advice {
+    /// The device that it is for.
+    pub device: String,
+    /// Floating-point operations of a rank in a step.
+    pub model_flops_per_step: f64,
+    /// Seconds of computation in a step, where the device's rates are known.
+    pub compute_seconds: Option<f64>,
+    /// Seconds of communication in a step, where the device's rates are known.
+    pub comm_seconds: Option<f64>,
+    /// The one over the other.
+    pub comm_over_compute: Option<f64>,
+    /// The ZeRO stage that is advised.
+    pub stage: u8,
+    /// In a sentence.
+    pub why: String,
+    /// Changes of which each alone makes the job fit, in words.
+    pub remedies: Vec<String>,
+    /// The same as a command line has them.
+    pub changes: Vec<Flags>,
+}
+
+/// A rank that is judged.
 pub struct Rank<'a> {
     /// The job that it is a rank of.
-    pub job: &'a Job<'a>,
+    pub job: &'a JobFacts<'a>,
     /// Sizes of each of its units: what is trained, and a base that stays as it is.
     pub units: Vec<(u64, u64)>,
     /// Bytes that it would need if nothing were kept off the device.
     pub alone: u64,
-}
-
-/// Puts `verdict` into the figures of a rank.
-pub fn judge(figures: &mut Value, job: &Job<'_>) {
-    let pinned = match job.device.is_host {
-        true => bytes(figures, "host", "peak"),
-        false => 0,
-    };
-    let needed = bytes(figures, "total", "peak") + pinned;
-    let fits = job.device.memory.map(|m| needed <= m);
-    figures["verdict"] = json!({
-        "device": job.device.label, "needed": needed, "capacity": job.device.memory, "fits": fits,
-        "pinned_of_the_same_memory": pinned, "ranks_on_the_device": job.device.sharing, "note": job.device.note,
-    });
-}
-
-/// Puts `advice` into the figures of a rank that was judged. `remedies` are changes of which each alone makes the job fit.
-pub fn advise_on(figures: &mut Value, rank: &Rank<'_>, remedies: impl FnOnce() -> Vec<Remedy>) {
-    figures["advice"] = advice(figures, rank, remedies);
-}
-
-fn bytes(figures: &Value, tag: &str, field: &str) -> u64 {
-    figures["memory"][tag][field].as_u64().unwrap_or(0)
 }
 
 const STAGES: [ZeroStage; 4] = [
@@ -61,12 +103,11 @@ fn axes_of(name: &str) -> AxisSet {
 }
 
 /// Seconds of a step's traffic as the rehearsal counted it: over data-parallel ranks, and over all other groups.
-fn seconds_by_axis(figures: &Value, job: &Job<'_>) -> (f64, f64) {
+fn seconds_by_axis(traffic: &[AxisCalls], job: &JobFacts<'_>) -> (f64, f64) {
     let (mut data, mut rest) = (0.0, 0.0);
-    for row in figures["traffic"].as_array().into_iter().flatten() {
-        let axes = axes_of(row["axis"].as_str().unwrap_or_default());
-        let seconds =
-            row["bytes"].as_f64().unwrap_or(0.0) / job.device.profile.rate(&job.mesh, axes);
+    for row in traffic {
+        let axes = axes_of(&row.axis);
+        let seconds = row.bytes as f64 / job.device.profile.rate(&job.mesh, axes);
         match axes == job.mesh.long(AxisSet::DATA) {
             true => data += seconds,
             false => rest += seconds,
@@ -76,7 +117,7 @@ fn seconds_by_axis(figures: &Value, job: &Job<'_>) -> (f64, f64) {
 }
 
 /// Floating-point operations of a rank in a step: tensor-parallel ranks have a part of each layer's products.
-fn flops(job: &Job<'_>) -> f64 {
+fn flops(job: &JobFacts<'_>) -> f64 {
     let tokens = (job.batch * job.accumulation.micro_batches * job.seq) as f64;
     job.model.flops_per_token(job.seq) * tokens / f64::from(job.mesh.length(Axis::Tp))
 }
@@ -84,8 +125,8 @@ fn flops(job: &Job<'_>) -> f64 {
 /// Seconds of a step at each stage, for a rank of `params` trained elements and a `base` that stays as it is. A stage of a pipeline
 /// computes a part of the step only, and the rates of a processor are not known: then there are none.
 fn speeds(
-    figures: &Value,
-    job: &Job<'_>,
+    counted: &[AxisCalls],
+    job: &JobFacts<'_>,
     (params, base): (u64, u64),
     flops: f64,
 ) -> Option<Speeds> {
@@ -104,7 +145,7 @@ fn speeds(
         };
         (grads + gathered * w as f64) * (n - 1.0) / n
     });
-    let (data, rest) = seconds_by_axis(figures, job);
+    let (data, rest) = seconds_by_axis(counted, job);
     // The stage at hand as it was counted; another by what its formula differs from this one's.
     let now = sent[job.stage as usize];
     let comm = sent.map(|b| rest + if now > 0.0 { data * b / now } else { data });
@@ -117,10 +158,14 @@ fn speeds(
     known.then_some(Speeds { comm, compute })
 }
 
-fn advice(figures: &Value, rank: &Rank<'_>, remedies: impl FnOnce() -> Vec<Remedy>) -> Value {
+/// The advice for a rank of which `figures` are known. `remedies` are changes of which each alone makes the job fit.
+pub fn advice(
+    figures: &RankFigures,
+    rank: &Rank<'_>,
+    remedies: impl FnOnce() -> Vec<Remedy>,
+) -> Advice {
     let (job, alone) = (rank.job, rank.alone);
-    let needed = figures["verdict"]["needed"].as_u64().unwrap_or(0);
-    let fits = figures["verdict"]["fits"].as_bool();
+    let (needed, fits) = (figures.verdict.needed, figures.verdict.fits);
     let w = job.compute.bytes(1);
     let a = match w < 4 {
         true => Accounting::MIXED_F32_GRADS,
@@ -140,7 +185,7 @@ fn advice(figures: &Value, rank: &Rank<'_>, remedies: impl FnOnce() -> Vec<Remed
     let at = |s: ZeroStage| needed.saturating_sub(of(job.stage)) + of(s);
     let elements = STAGES.map(|s| traffic(s, params, job.ranks, job.accumulation).wire(job.ranks));
     let flops = flops(job);
-    let speeds = speeds(figures, job, (params, base), flops);
+    let speeds = speeds(&figures.moved.traffic, job, (params, base), flops);
     let mut best = job.stage;
     let mut ways = vec![];
     let why = match fits {
@@ -148,8 +193,10 @@ fn advice(figures: &Value, rank: &Rank<'_>, remedies: impl FnOnce() -> Vec<Remed
             ways = remedies();
             match ways.is_empty() {
                 true => {
-                    format!("no single change makes room: it is {} of", largest(figures))
-                        + " the peak that has to shrink first; take shorter sequences, more ranks and a higher ZeRO stage together"
+                    format!(
+                        "no single change makes room: it is {} of",
+                        largest(&figures.memory)
+                    ) + " the peak that has to shrink first; take shorter sequences, more ranks and a higher ZeRO stage together"
                 }
                 false => {
                     let words: Vec<&str> = ways.iter().map(|w| &*w.words).collect();
@@ -188,25 +235,21 @@ fn advice(figures: &Value, rank: &Rank<'_>, remedies: impl FnOnce() -> Vec<Remed
         }
     };
     let stage = job.stage as usize;
-    json!({
-        "device": job.device.label,
-        "model_flops_per_step": flops,
-        "compute_seconds": speeds.map(|s| s.compute),
-        "comm_seconds": speeds.map(|s| s.comm[stage]),
-        "comm_over_compute": speeds.filter(|s| s.compute > 0.0).map(|s| s.ratio(stage)),
-        "stage": best as u8,
-        "why": why,
-        "remedies": ways.iter().map(|w| &w.words).collect::<Vec<_>>(),
-        "changes": ways.into_iter().map(|w| w.flags).collect::<Vec<_>>(),
-    })
+    Advice {
+        device: job.device.label.clone(),
+        model_flops_per_step: flops,
+        compute_seconds: speeds.map(|s| s.compute),
+        comm_seconds: speeds.map(|s| s.comm[stage]),
+        comm_over_compute: speeds.filter(|s| s.compute > 0.0).map(|s| s.ratio(stage)),
+        stage: best as u8,
+        why,
+        remedies: ways.iter().map(|w| w.words.clone()).collect(),
+        changes: ways.into_iter().map(|w| w.flags).collect(),
+    }
 }
 
 /// The tag that has the most at the peak, with its bytes.
-fn largest(figures: &Value) -> String {
-    let tags = figures["memory"].as_object().into_iter().flatten();
-    let most = tags
-        .filter(|(tag, _)| !["total", "host"].contains(&tag.as_str()))
-        .filter_map(|(tag, b)| Some((b["at_peak"].as_u64()?, tag)))
-        .max();
+fn largest(memory: &Memory) -> String {
+    let most = memory.tags.iter().map(|(tag, b)| (b.at_peak, tag)).max();
     most.map_or(String::new(), |(n, tag)| format!("{} ({tag})", Size(n)))
 }

@@ -6,23 +6,23 @@
 mod collectives;
 mod lock;
 mod rows;
-pub mod text;
 
 use crate::backend::{self, BackendChoice, host, open_linked};
-use crate::config_file;
 use crate::job::open::Opened;
 use crate::job::spec::compute_type;
 use crate::job::{Division, Job, Shares, spec};
 use crate::surroundings::{Plugins, Surroundings};
 use crate::train::with_offload;
 use crate::train_error::{Result, TrainError};
+pub use collectives::CollectiveRow;
 use crossweave_config::Config;
 use crossweave_engine::{dry_run, rehearsal};
 use crossweave_hal::CheckerState;
 use crossweave_layers::{Census, Counts, wrap};
 pub use lock::{Difference, Lock};
-use serde_json::{Value, json};
-use std::path::PathBuf;
+pub use rows::{Moves, OpRow, Totals};
+use serde::Serialize;
+use serde_json::Value;
 
 /// Keeps what a config sends off the device on it, since the ops of a step are counted where it trains; whether anything was away.
 fn onto_the_device(config: &mut Config) -> Result<bool> {
@@ -47,10 +47,10 @@ fn onto_the_device(config: &mut Config) -> Result<bool> {
 /// What is explained.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// The file of the config.
-    pub config: PathBuf,
-    /// Keys that are laid over it: `key.path=value`.
-    pub sets: Vec<String>,
+    /// The config.
+    pub config: Config,
+    /// Its name, such as the path of its file.
+    pub name: String,
     /// Ranks of the job. `None`: `mesh.dp`, else one.
     pub ranks: Option<u32>,
     /// The back end that computes.
@@ -61,10 +61,59 @@ pub struct Explanation {
     pub gbps: Option<f64>,
 }
 
-/// The routes of a step on a back end.
+/// The routes of a step on a back end. As JSON they are what `crossweave explain --json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Routes {
+    /// `crossweave.explain/1`.
+    pub schema: &'static str,
+    /// The name of the config.
+    pub config: String,
+    /// The back end.
+    pub plugin: BackEnd,
+    /// What its device calls itself.
+    pub device: String,
+    /// Ranks of the job.
+    pub ranks: u64,
+    /// Pipeline stages of the job.
+    pub pipeline_stages: u64,
+    /// Type of weights and activations.
+    pub dtype: &'static str,
+    /// Whether what the device has no other route for may be computed on the host.
+    pub allow_host_ops: bool,
+    /// Whether the config keeps states off the device, which is listed as if it did not.
+    pub offloads: bool,
+    /// Every op, the worst ways first.
+    pub ops: Vec<OpRow>,
+    /// Copies and fills that are no part of an op.
+    pub moves: Vec<Moves>,
+    /// Every collective.
+    pub collectives: Vec<CollectiveRow>,
+    /// Sums of a step.
+    pub totals: Totals,
+    /// Which of several kernels of its best tier the back end took, where it says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernels_chosen: Option<String>,
+}
+
+/// A back end.
+#[derive(Clone, Debug, Serialize)]
+pub struct BackEnd {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Who made it.
+    pub vendor: String,
+    /// Its file, where it is not linked.
+    pub path: Option<String>,
+    /// The layers around it.
+    pub layers: Vec<String>,
+}
+
+/// What is known of a step on a back end.
 pub struct Explained {
-    /// Every op, move and collective with its route and its cost, by the schema `crossweave.explain/1`.
-    pub page: Value,
+    /// Every op, move and collective with its route and its cost.
+    pub found: Routes,
     /// The routes alone, which a file can be held against.
     pub routes: Lock,
     /// The refusal of ops that have no route, which names the first and their number.
@@ -88,7 +137,7 @@ impl Explained {
 pub fn explain(what: &Explanation, around: &Surroundings) -> Result<Explained> {
     let plugins = &around.plugins;
     let asked = &what.backend;
-    let mut config = config_file::load(&what.config, &what.sets, &around.caches)?;
+    let mut config = what.config.clone();
     if let Some(name) = &asked.name {
         config.set("run.backend", &Value::from(name.as_str()).to_string())?;
     }
@@ -112,32 +161,30 @@ pub fn explain(what: &Explanation, around: &Surroundings) -> Result<Explained> {
     let rates = rows::Rates::of(&device, what.tflops, what.gbps);
     let ops = rows::ops(&device, &counts, &rates)?;
     let colls = collectives::rows(&plugin, &services, &counts, ranks as u32)?;
-    let mut page = json!({
-        "schema": "crossweave.explain/1",
-        "config": what.config.display().to_string(),
-        "plugin": {
-            "name": plugin.name(), "version": plugin.version(), "vendor": plugin.vendor(),
-            "path": plugin.path().map(|p| p.display().to_string()), "layers": asked.layers,
-        },
-        "device": device.info()?.name,
-        "ranks": ranks,
-        "pipeline_stages": job.resolved.settings.mesh.pp,
-        "dtype": job.resolved.dtype,
-        "allow_host_ops": may,
-        "offloads": offloads,
-        "ops": ops.iter().map(rows::Row::json).collect::<Vec<_>>(),
-        "moves": rows::moves(&counts),
-        "collectives": colls.iter().map(collectives::Row::json).collect::<Vec<_>>(),
-        "totals": rows::totals(&ops, &colls, &counts),
-    });
     // Where a back end has several kernels of its best tier, it may say which it took.
-    if let Some(text) = device
-        .attr("kernels.chosen")
-        .ok()
-        .and_then(|b| String::from_utf8(b).ok())
-    {
-        page["kernels_chosen"] = text.into();
-    }
+    let kernels = device.attr("kernels.chosen").ok();
+    let found = Routes {
+        schema: "crossweave.explain/1",
+        config: what.name.clone(),
+        plugin: BackEnd {
+            name: plugin.name().to_string(),
+            version: plugin.version().to_string(),
+            vendor: plugin.vendor().to_string(),
+            path: plugin.path().map(|p| p.display().to_string()),
+            layers: asked.layers.clone(),
+        },
+        device: device.info()?.name,
+        ranks,
+        pipeline_stages: job.resolved.settings.mesh.pp,
+        dtype: compute_type(job.resolved.dtype).name(),
+        allow_host_ops: may,
+        offloads,
+        ops: ops.iter().map(rows::Row::values).collect(),
+        moves: rows::moves(&counts),
+        totals: rows::totals(&ops, &colls, &counts),
+        collectives: colls,
+        kernels_chosen: kernels.and_then(|b| String::from_utf8(b).ok()),
+    };
     let missing: Vec<&rows::Row> = ops.iter().filter(|r| r.how.is_err()).collect();
     let missing = missing.first().map(|first| {
         let why = first.how.as_ref().err().map_or("", String::as_str);
@@ -152,8 +199,8 @@ pub fn explain(what: &Explanation, around: &Surroundings) -> Result<Explained> {
         )
     });
     Ok(Explained {
-        routes: Lock::of(&page, &ops, &colls),
-        page,
+        routes: Lock::of((plugin.name(), &what.name), &ops, &found.collectives),
+        found,
         missing,
     })
 }

@@ -1,9 +1,9 @@
 //! What an estimate is of: a preset, a number of parameters, a config file, or a Hugging Face folder of which only `config.json` is read.
 
-use super::cut::{self, Part};
+use super::parts::{self, Part};
 use super::presets::{PRESETS, Preset};
 use crate::config_file;
-use crate::counts::count;
+use crate::figures::count;
 use crate::job::Job;
 use crate::job::open::Opened;
 use crate::surroundings::Surroundings;
@@ -17,25 +17,44 @@ use crossweave_zero::optim::StateName;
 use serde_json::Value;
 use std::path::Path;
 
-/// The model, and what a config says of the job.
-pub struct Subject {
+/// A model as the formulas need it.
+pub struct Model {
     /// As it was named.
     pub name: String,
-    /// Parameters.
+    /// Parameters as stated.
     pub params: u64,
-    /// Parameters of each unit, where the model is known.
+    /// Parameters of each unit of the real model, where it is known.
     pub units: Vec<u64>,
+    /// The same of its teacher, where it has one.
+    pub teacher: Vec<u64>,
     /// Dimensions.
     pub shape: Shape,
-    /// Tokens it was trained on, of a published model.
+    /// Tokens of the run, or those that a published model was trained on.
     pub tokens: Option<f64>,
+}
+
+/// The model, and what a config says of the job.
+pub struct Subject {
+    /// The model.
+    pub model: Model,
     /// What the config says.
-    pub job: Option<Wanted>,
-    /// Parameters of each unit of its teacher, where it has one.
-    pub teacher: Vec<u64>,
+    pub wanted: Option<Wanted>,
     /// The mesh of a config, and what the ranks of each of its pipeline stages have of the model.
     pub mesh: Option<Topology>,
+    /// See `mesh`.
     pub parts: Vec<Part>,
+}
+
+impl Subject {
+    /// A model alone.
+    fn of(model: Model) -> Subject {
+        Subject {
+            model,
+            wanted: None,
+            mesh: None,
+            parts: vec![],
+        }
+    }
 }
 
 /// What a config says of a job, as the estimator's words have it.
@@ -64,30 +83,24 @@ pub struct Wanted {
 /// Nothing; a config that is wrong; a folder without a model that is known.
 pub fn subject(text: &str, ranks: Option<u64>, around: &Surroundings) -> Result<Subject> {
     if let Some(p) = PRESETS.iter().find(|p| p.name.eq_ignore_ascii_case(text)) {
-        return Ok(Subject {
+        return Ok(Subject::of(Model {
             name: text.to_string(),
             params: p.params,
             units: preset_units(p),
+            teacher: vec![],
             shape: p.shape,
             tokens: Some(p.tokens),
-            job: None,
-            teacher: vec![],
-            mesh: None,
-            parts: vec![],
-        });
+        }));
     }
     if let Ok(params) = count(text) {
-        return Ok(Subject {
+        return Ok(Subject::of(Model {
             name: text.to_string(),
             params,
             units: vec![],
+            teacher: vec![],
             shape: Shape::of_params(params),
             tokens: None,
-            job: None,
-            teacher: vec![],
-            mesh: None,
-            parts: vec![],
-        });
+        }));
     }
     let path = Path::new(text);
     let file = match path.is_dir() {
@@ -133,7 +146,7 @@ fn unknown(text: &str, path: &Path, file: &Path) -> TrainError {
 }
 
 /// From the very declarations that would be trained.
-fn of_spec(name: &str, spec: &ModelSpec, seq: Option<u64>) -> Subject {
+fn of_spec(name: &str, spec: &ModelSpec, seq: Option<u64>) -> Model {
     let (units, m) = (units_of(spec), spec.model());
     let layers = &m.stack.layers;
     let shape = Shape {
@@ -143,19 +156,16 @@ fn of_spec(name: &str, spec: &ModelSpec, seq: Option<u64>) -> Subject {
         vocab: m.vocab,
         seq: m.positions,
     };
-    Subject {
+    Model {
         name: name.to_string(),
         params: units.iter().sum(),
         units,
+        teacher: vec![],
         shape: Shape {
             seq: seq.unwrap_or(shape.seq),
             ..shape
         },
         tokens: None,
-        job: None,
-        teacher: vec![],
-        mesh: None,
-        parts: vec![],
     }
 }
 
@@ -178,7 +188,7 @@ fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Subject> {
             "restore config.json from the model's source",
         ));
     }
-    Ok(of_spec(name, &spec, None))
+    Ok(Subject::of(of_spec(name, &spec, None)))
 }
 
 fn of_config(
@@ -190,7 +200,7 @@ fn of_config(
     let config = config_file::load(file, &[], &around.caches)?;
     let ranks = config.ranks(ranks);
     let job = Opened::sizes(config, ranks, &around.caches)?;
-    let parts = cut::parts(&job, &around.plugins)?;
+    let parts = parts::parts(&job, &around.plugins)?;
     let Job {
         resolved,
         source,
@@ -205,7 +215,7 @@ fn of_config(
         _ => Tier::Device,
     };
     let keep = resolved.model.recompute();
-    let job = Wanted {
+    let wanted = Wanted {
         ranks,
         stage: zero.stage as u8,
         accounting: accounting(&resolved)?,
@@ -235,11 +245,13 @@ fn of_config(
     };
     let teacher = source.teacher.as_ref();
     Ok(Subject {
-        job: Some(job),
-        teacher: teacher.map_or(vec![], |t| units_of(&t.spec)),
+        model: Model {
+            teacher: teacher.map_or(vec![], |t| units_of(&t.spec)),
+            ..of_spec(name, &source.spec, Some(seq))
+        },
+        wanted: Some(wanted),
         mesh: Some(resolved.mesh),
         parts,
-        ..of_spec(name, &source.spec, Some(seq))
     })
 }
 

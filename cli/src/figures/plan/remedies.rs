@@ -1,15 +1,15 @@
 //! Changes that make a job fit which does not: each is a config of its own that was planned, so that none is a job that would be
 //! refused, and none is said to fit that does not.
 
-use crate::devices::Chosen;
-use crate::predict::Job;
+use super::facts::JobFacts;
+use crate::figures::devices::Chosen;
 use crate::train_error::Result;
 use crossweave_config::Config;
 use crossweave_engine::{Prediction, Recompute};
 use crossweave_mesh::Axis;
 use crossweave_words::Size;
 use crossweave_zero::estimate::profiles;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 /// The most that are named.
 const MOST: usize = 3;
@@ -65,15 +65,36 @@ impl Change {
 }
 
 /// One change that makes a job fit.
+#[derive(Clone, Debug)]
 pub struct Remedy {
     /// In words.
     pub words: String,
-    /// The same as `--set` pairs, `--ranks` and `--device` of a command line.
-    pub flags: Value,
+    /// What is changed.
+    pub flags: Flags,
+}
+
+/// A change as a command line has it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Flags {
+    /// Another config, or other ranks.
+    Job {
+        /// Keys, as `--set` has them.
+        set: Vec<String>,
+        /// Ranks, where they are others.
+        ranks: Option<u64>,
+    },
+    /// Another device.
+    Device {
+        /// No key.
+        set: [String; 0],
+        /// Its name.
+        device: &'static str,
+    },
 }
 
 /// Kinds of changes, the least costly first; of each kind the alternatives, of which the first that fits is enough.
-fn kinds(job: &Job<'_>, ranks: u64) -> Vec<Vec<Change>> {
+fn kinds(job: &JobFacts<'_>, ranks: u64) -> Vec<Vec<Change>> {
     let none = Change::default();
     let stage = |s: u8| none.clone().set("zero_optimization.stage", s);
     let mut kinds: Vec<Vec<Change>> = vec![];
@@ -118,7 +139,7 @@ fn kinds(job: &Job<'_>, ranks: u64) -> Vec<Vec<Change>> {
 /// on so many ranks needs.
 pub fn remedies(
     (config, ranks): (&Config, u64),
-    job: &Job<'_>,
+    job: &JobFacts<'_>,
     needed: u64,
     plan: impl Fn(Config, u64) -> Result<u64>,
 ) -> Vec<Remedy> {
@@ -140,7 +161,10 @@ pub fn remedies(
                     Some(cost) => format!("{} fits ({}; {cost})", change.words(), Size(bytes)),
                     None => format!("{} fits ({})", change.words(), Size(bytes)),
                 },
-                flags: json!({"set": sets.collect::<Vec<_>>(), "ranks": change.ranks}),
+                flags: Flags::Job {
+                    set: sets.collect(),
+                    ranks: change.ranks,
+                },
             }
         }));
     }
@@ -152,7 +176,10 @@ pub fn remedies(
                 Size(p.memory),
                 p.name
             ),
-            flags: json!({"set": [], "device": p.name}),
+            flags: Flags::Device {
+                set: [],
+                device: p.name,
+            },
         });
     }
     ways

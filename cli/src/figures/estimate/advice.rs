@@ -1,44 +1,78 @@
 //! What to change, or why all is well. It is made of the ledgers that the verdict is made of, so that the two cannot contradict each other.
 
-use super::page::STAGES;
-use super::{Job, cut};
+use super::job::Job;
+use super::{STAGES, cut, number};
 use crossweave_words::Size;
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::*;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 /// Most ranks that are tried.
 const MOST_RANKS: u64 = 1 << 24;
 
-/// The advice for what [`Job::choose`] has chosen, of which `fits` says whether it fits; null where no limit and no rate is known.
-pub fn advice(job: &Job, stage: ZeroStage, offload: Offload, fits: Option<bool>) -> Value {
-    let rates = comm_seconds(job);
-    let mut v = match rates {
-        Some((comm, compute)) => json!({
-            "stage": stage as u8,
-            "comm_over_compute": Speeds { comm, compute }.ratio(stage as usize),
-            "comm_seconds": comm, "compute_seconds": compute,
-            "formula": match job.spread.part {
+/// What to change, or why all is well.
+#[derive(Clone, Debug, Serialize)]
+pub struct Advice {
+    /// The ZeRO stage that is advised.
+    #[serde(serialize_with = "number")]
+    pub stage: ZeroStage,
+    /// Communication against computation, where the device's rates are known.
+    #[serde(flatten)]
+    pub rates: Option<CommOverCompute>,
+    /// Changes of which each alone makes a job fit that does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedies: Option<Vec<String>>,
+    /// In a sentence.
+    pub why: String,
+}
+
+/// Communication of a step against its computation.
+#[derive(Clone, Debug, Serialize)]
+pub struct CommOverCompute {
+    /// Seconds over seconds, at the stage that is asked for.
+    pub comm_over_compute: f64,
+    /// Seconds of communication at stages 0 to 3.
+    pub comm_seconds: [f64; 4],
+    /// Seconds of computation.
+    pub compute_seconds: f64,
+    /// The formula of the quotient.
+    pub formula: &'static str,
+}
+
+/// The advice for what [`Job::choose`] has chosen, of which `fits` says whether it fits; none where no limit and no rate is known.
+pub fn advice(job: &Job, stage: ZeroStage, offload: Offload, fits: Option<bool>) -> Option<Advice> {
+    let speeds = comm_seconds(job);
+    if fits.is_none() && speeds.is_none() {
+        return None;
+    }
+    let mut advice = Advice {
+        stage,
+        rates: speeds.map(|s| CommOverCompute {
+            comm_over_compute: s.ratio(stage as usize),
+            comm_seconds: s.comm,
+            compute_seconds: s.compute,
+            formula: match job.places.part {
                 None => "(wire elements x w / link) over (6PT / sustained), of a step",
                 Some(_) => "(the bytes of each axis over its link) over (6PT / sustained), P and T of a rank, of a step",
             },
         }),
-        None => json!({"stage": stage as u8}),
+        remedies: None,
+        why: String::new(),
     };
     let device = |s: ZeroStage| ledger(&job.load(s, Offload::NONE)).total(Tier::Device);
-    let why = match (fits, rates) {
-        (Some(false), _) => {
+    advice.why = match fits {
+        Some(false) => {
             let ways = remedies(job, stage, offload);
             let why = match ways.is_empty() {
                 true => "one layer and its activations are more than a device holds; take shorter sequences (--seq) or a larger device".to_string(),
                 false => ways.join("; or "),
             };
-            v["remedies"] = json!(ways);
+            advice.remedies = Some(ways);
             why
         }
-        (Some(true), _) if offload != Offload::NONE => {
+        Some(true) if offload != Offload::NONE => {
             let alone = device(stage);
-            let there = job.device_memory.unwrap_or(u64::MAX);
+            let there = job.on.memory.unwrap_or(u64::MAX);
             match alone <= there {
                 true => format!(
                     "stage {} fits without offload too ({} on the device), which saves the transfers",
@@ -52,23 +86,19 @@ pub fn advice(job: &Job, stage: ZeroStage, offload: Offload, fits: Option<bool>)
                 ),
             }
         }
-        (None, None) => return Value::Null,
-        _ if job.ranks == 1 => "it fits, and one rank has nothing to shard".to_string(),
+        _ if job.places.ranks == 1 => "it fits, and one rank has nothing to shard".to_string(),
         _ if job.data_ranks() == 1 => {
             "it fits, and one data-parallel rank has no states to shard".to_string()
         }
         _ => {
-            let bytes = STAGES.map(|(s, _)| device(s));
             let n = job.data_ranks();
-            let sent = STAGES.map(|(s, _)| traffic(s, job.here(), n, job.accumulation).wire(n));
-            let speeds = rates.map(|(comm, compute)| Speeds { comm, compute });
-            let a = advise(stage, bytes, job.device_memory, sent, speeds);
-            v["stage"] = json!(a.stage as u8);
+            let sent = STAGES.map(|s| traffic(s, job.here(), n, job.accumulation).wire(n));
+            let a = advise(stage, STAGES.map(device), job.on.memory, sent, speeds);
+            advice.stage = a.stage;
             a.why
         }
     };
-    v["why"] = json!(why);
-    v
+    Some(advice)
 }
 
 /// Changes of which each alone makes it fit, at most three.
@@ -81,14 +111,11 @@ fn remedies(job: &Job, stage: ZeroStage, offload: Offload) -> Vec<String> {
         ..base
     };
     let mut ways = vec![];
-    let higher = STAGES.iter().map(|(s, _)| *s).filter(|s| *s > stage);
-    if let Some(s) = higher
-        .into_iter()
-        .find(|s| fits(&Load { stage: *s, ..base }))
-    {
+    let mut higher = STAGES.into_iter().filter(|s| *s > stage);
+    if let Some(s) = higher.find(|s| fits(&Load { stage: *s, ..base })) {
         ways.push(format!("ZeRO stage {} fits (--stage {0})", s as u8));
     }
-    let least = |batch| job.activations_of(&job.shape, batch, ActivationCase::Recompute);
+    let least = |batch| job.activations_of(&job.model.shape, batch, ActivationCase::Recompute);
     if fits(&Load {
         activations: least(job.batch),
         ..base
@@ -103,7 +130,6 @@ fn remedies(job: &Job, stage: ZeroStage, offload: Offload) -> Vec<String> {
                 .into(),
         );
     }
-    let per_node = job.ranks.div_ceil(job.spread.nodes);
     for (optimizer, param, flags) in [
         (Tier::Host, Tier::Device, "--offload-optimizer host"),
         (
@@ -117,8 +143,8 @@ fn remedies(job: &Job, stage: ZeroStage, offload: Offload) -> Vec<String> {
             ..if param == Tier::Host { three } else { base }
         };
         let l = ledger(&load);
-        let host = l.total(Tier::Host).saturating_mul(per_node);
-        if l.total(Tier::Device) <= machine.device && job.host.is_none_or(|h| h < host) {
+        let host = l.total(Tier::Host).saturating_mul(job.ranks_of_node());
+        if l.total(Tier::Device) <= machine.device && job.on.host.is_none_or(|h| h < host) {
             ways.push(format!(
                 "{} of host memory a node would do ({flags} --host SIZE)",
                 Size(host)
@@ -128,14 +154,14 @@ fn remedies(job: &Job, stage: ZeroStage, offload: Offload) -> Vec<String> {
     }
     // As many more data-parallel ranks; what the mesh cuts stays as it is cut.
     let (mut times, data) = (1, job.data_ranks());
-    while ways.len() < 3 && times * job.ranks < MOST_RANKS {
+    while ways.len() < 3 && times * job.places.ranks < MOST_RANKS {
         times *= 2;
         let more = Load {
             ranks: times * data,
             ..three
         };
         if fits(&more) {
-            let ranks = times * job.ranks;
+            let ranks = times * job.places.ranks;
             ways.push(format!("{ranks} ranks fit at stage 3 (--ranks {ranks})"));
             break;
         }
@@ -156,25 +182,25 @@ fn remedies(job: &Job, stage: ZeroStage, offload: Offload) -> Vec<String> {
     ways
 }
 
-/// Seconds that a stage's communication takes in a step, and those of its computation; with a device whose rates are known.
-pub fn comm_seconds(job: &Job) -> Option<([f64; 4], f64)> {
-    let d = job.device?;
+/// Seconds that each stage's communication takes in a step, and those of its computation; with a device whose rates are known.
+fn comm_seconds(job: &Job) -> Option<Speeds> {
+    let d = job.on.rates?;
     // Ranks spread over the nodes that are asked for: none of their links is faster than that between nodes.
-    let slow = job.spread.part.is_none() && job.spread.nodes > 1;
-    let comm = STAGES.map(|(s, _)| {
-        let rows = cut::by_axis(job, s);
-        let seconds = |r: &Value| match slow {
-            true => r["bytes"].as_f64().map(|b| b / d.network),
-            false => r["seconds"].as_f64(),
+    let slow = job.places.part.is_none() && job.places.nodes > 1;
+    let comm = STAGES.map(|s| {
+        let seconds = |r: &cut::AxisTraffic| match slow {
+            true => Some(r.bytes / d.network),
+            false => r.seconds,
         };
-        rows.iter().filter_map(seconds).sum()
+        cut::by_axis(job, s).iter().filter_map(seconds).sum()
     });
-    let tokens = (job.batch * job.accumulation.micro_batches * job.shape.seq) as f64;
-    let again = match job.keep {
+    let tokens = (job.batch * job.accumulation.micro_batches * job.model.shape.seq) as f64;
+    let again = match job.keep.0 {
         ActivationCase::Recompute => 8.0 / 6.0,
         _ => 1.0,
     };
-    let sustained = job.sustained.max(1.0);
+    let sustained = job.on.sustained.max(1.0);
     // What a rank has of the model computes for all tokens of its data-parallel rank.
-    Some((comm, again * sixpt(job.here() as f64, tokens) / sustained))
+    let compute = again * sixpt(job.here() as f64, tokens) / sustained;
+    Some(Speeds { comm, compute })
 }

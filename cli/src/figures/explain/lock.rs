@@ -1,11 +1,11 @@
 //! Routes as a file to commit: a later run that goes a worse way, or needs more launches, is reported and fails.
 
-use super::{collectives, rows};
+use super::collectives::CollectiveRow;
+use super::rows::Row;
 use crate::train_error::{Result, TrainError};
 use crossweave_hal::RouteKind;
 use crossweave_report::whole;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::path::Path;
 
 const SCHEMA: &str = "crossweave.routes/1";
@@ -63,7 +63,7 @@ impl Locked {
 
 impl Lock {
     /// The lock of what was found.
-    pub fn of(page: &Value, ops: &[rows::Row], colls: &[collectives::Row]) -> Lock {
+    pub fn of((plugin, config): (&str, &str), ops: &[Row], colls: &[CollectiveRow]) -> Lock {
         let mut routes: Vec<Locked> = ops
             .iter()
             .filter_map(|r| {
@@ -80,7 +80,7 @@ impl Lock {
         routes.extend(
             colls
                 .iter()
-                .filter(|c| c.launches.is_some() || c.route.starts_with("by"))
+                .filter(|c| c.launches_per_call.is_some() || c.route.starts_with("by"))
                 .map(|c| {
                     let route = match c.native {
                         true => 0,
@@ -89,10 +89,10 @@ impl Lock {
                         false => 1,
                     };
                     Locked {
-                        op: c.what(),
-                        shape: format!("{} of {}, {}", c.of.group, c.of.ranks, c.of.count),
+                        op: c.what.clone(),
+                        shape: format!("{} of {}, {}", c.group, c.ranks, c.count),
                         route: COLLECTIVE[route].into(),
-                        launches: c.launches.unwrap_or(0),
+                        launches: c.launches_per_call.unwrap_or(0),
                         tier: None,
                     }
                 }),
@@ -102,11 +102,10 @@ impl Lock {
         routes.reverse();
         routes.dedup_by(|a, b| (&a.op, &a.shape) == (&b.op, &b.shape));
         routes.reverse();
-        let text = |v: &Value| v.as_str().unwrap_or_default().to_string();
         Lock {
             schema: SCHEMA.into(),
-            plugin: text(&page["plugin"]["name"]),
-            config: text(&page["config"]),
+            plugin: plugin.to_string(),
+            config: config.to_string(),
             routes,
         }
     }

@@ -1,0 +1,125 @@
+//! What a mesh cuts of a model, and what a step moves over each of its axes.
+
+use super::job::Job;
+use super::parts::Part;
+use crossweave_mesh::{Axis, AxisSet};
+use crossweave_zero::ZeroStage;
+use crossweave_zero::estimate::{ActivationCase, traffic};
+use serde::Serialize;
+
+/// Elements that a rank sends in a step over the ranks of `mesh.tp`: a ring's `2(t-1)/t` of each sum. Attention and MLP of a layer are summed
+/// in the forward and in the backward (Shoeybi et al., arXiv 1909.08053, §3), and once more each where the layer is recomputed; the
+/// embedding, the gradient of the head's input, and `t + 1` numbers a token of the loss.
+fn over_tp(job: &Job, part: &Part) -> f64 {
+    let t = f64::from(job.places.mesh.length(Axis::Tp));
+    let sums = match job.keep.0 {
+        ActivationCase::Recompute => 6.0,
+        _ => 4.0,
+    };
+    let tokens = (job.batch * job.model.shape.seq) as f64;
+    let hidden = tokens * job.model.shape.hidden as f64;
+    let ends = f64::from(u8::from(part.first)) + f64::from(u8::from(part.last));
+    let loss = if part.last { tokens * (t + 1.0) } else { 0.0 };
+    let each = (sums * part.layers as f64 + ends) * hidden + loss;
+    job.accumulation.micro_batches as f64 * each * 2.0 * (t - 1.0) / t
+}
+
+/// Elements that a rank sends to the stages beside its own: hidden states forward, their gradients back.
+fn over_pp(job: &Job, part: &Part) -> f64 {
+    let sides = f64::from(u8::from(!part.first)) + f64::from(u8::from(!part.last));
+    let hidden = (job.batch * job.model.shape.seq * job.model.shape.hidden) as f64;
+    sides * job.accumulation.micro_batches as f64 * hidden
+}
+
+/// What a mesh cuts, and what a rank of its fullest stage has.
+#[derive(Clone, Debug, Serialize)]
+pub struct CutMesh {
+    /// Ranks that share layers.
+    pub tp: u32,
+    /// Pipeline stages.
+    pub pp: u32,
+    /// Ranks that share sequences.
+    pub cp: u32,
+    /// Data-parallel ranks.
+    pub dp: u32,
+    /// Parameters of a rank before ZeRO shards them.
+    pub params_on_a_rank: u64,
+    /// Transformer layers of a rank.
+    pub layers_on_a_rank: u64,
+    /// Micro-batches whose activations a rank keeps at once.
+    pub micro_batches_in_flight: u64,
+}
+
+/// The mesh of a job, where it cuts the model.
+pub fn mesh(job: &Job) -> Option<CutMesh> {
+    let part = job.places.part.as_ref()?;
+    let length = |a| job.places.mesh.length(a);
+    Some(CutMesh {
+        tp: length(Axis::Tp),
+        pp: length(Axis::Pp),
+        cp: length(Axis::Cp),
+        dp: length(Axis::Dp),
+        params_on_a_rank: job.here(),
+        layers_on_a_rank: part.layers,
+        micro_batches_in_flight: part.in_flight,
+    })
+}
+
+/// What a rank sends in a step over one axis of the mesh.
+#[derive(Clone, Debug, Serialize)]
+pub struct AxisTraffic {
+    /// The axis.
+    pub axis: &'static str,
+    /// Ranks along it.
+    pub ranks: u32,
+    /// Elements.
+    pub elements: f64,
+    /// Bytes.
+    pub bytes: f64,
+    /// The formula of the elements.
+    pub formula: &'static str,
+    /// Which link they pass, where the device is known.
+    pub link: Option<&'static str>,
+    /// How long that takes, where the device's rates are known.
+    pub seconds: Option<f64>,
+}
+
+/// Traffic of a step by axis at a ZeRO stage: of every axis that has more than one rank.
+pub fn by_axis(job: &Job, stage: ZeroStage) -> Vec<AxisTraffic> {
+    let data = job.data_ranks();
+    let dp = traffic(stage, job.here(), data, job.accumulation);
+    // Gradients travel in the type of their sum, parameters in that of the weights.
+    let a = job.accounting.0;
+    let (q, w) = (a.grad as f64, a.param as f64);
+    let grads = (2 * dp.all_reduce + dp.reduce_scatter) as f64 * q;
+    let bytes = (grads + dp.all_gather as f64 * w) * (data as f64 - 1.0) / data as f64;
+    let formula = job.accumulation.wire_formula(stage);
+    let mut rows = vec![(AxisSet::DATA, "dp", [dp.wire(data), bytes], formula)];
+    if let Some(part) = &job.places.part {
+        let both = |elements: f64| [elements, elements * w];
+        let tp = match job.keep.0 {
+            ActivationCase::Recompute => "(6L + ends) g 2bsh(t-1)/t, loss 2bs(t+1)(t-1)/t",
+            _ => "(4L + ends) g 2bsh(t-1)/t, loss 2bs(t+1)(t-1)/t",
+        };
+        rows.push((Axis::Tp.into(), "tp", both(over_tp(job, part)), tp));
+        let pp = "g bsh to each neighbour";
+        rows.push((Axis::Pp.into(), "pp", both(over_pp(job, part)), pp));
+    }
+    let mesh = &job.places.mesh;
+    let row = |(axes, axis, [elements, bytes], formula): (AxisSet, _, [f64; 2], _)| {
+        let (ranks, device) = (mesh.size(axes), job.on.rates);
+        (ranks > 1).then(|| AxisTraffic {
+            axis,
+            ranks,
+            elements,
+            bytes,
+            formula,
+            link: device.map(|d| match d.within_node(mesh, axes) {
+                true => "within a node",
+                false => "between nodes",
+            }),
+            seconds: device.map(|d| bytes / d.rate(mesh, axes)),
+        })
+    };
+    rows.into_iter().filter_map(row).collect()
+}

@@ -1,0 +1,73 @@
+//! What a rank of a mesh has of a model before ZeRO shards it.
+
+use crate::job::spec::compute_type;
+use crate::job::{self, Division, Shares};
+use crate::surroundings::Plugins;
+use crate::{backend, train_error::Result};
+use crossweave_engine::dry_run;
+use crossweave_mesh::{Axis, Topology};
+
+/// The part of a model that the ranks of one pipeline stage have, tensor-parallel ranks each their own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Part {
+    /// Elements of each unit on a rank.
+    pub units: Vec<u64>,
+    /// Transformer layers.
+    pub layers: u64,
+    /// Micro-batches whose activations are kept at once.
+    pub in_flight: u64,
+    /// Whether the embedding is in it.
+    pub first: bool,
+    /// Whether the head is in it.
+    pub last: bool,
+}
+
+/// The parts of a job's stages, as the ranks at place 0 of every other axis have them.
+///
+/// # Errors
+/// A mesh that the model cannot be cut over.
+pub fn parts(job: &job::Job, plugins: &Plugins) -> Result<Vec<Part>> {
+    let place = job.place(0);
+    let units = job.units(&place)?;
+    let null = backend::open_linked("null", &backend::host(plugins, 1, None, None))?.open(0)?;
+    let (compute, batch) = (compute_type(job.resolved.dtype), &job.resolved.batch);
+    let dry = dry_run(&null, &units, compute, batch.micro, job.seq_len)?;
+    let division = Division::new(job, (&dry.units, dry.shape), Shares::Even)?;
+    let each = |u: &crossweave_tensor::UnitDecl| -> u64 {
+        u.params.iter().map(|p| p.local().numel()).sum()
+    };
+    let sizes: Vec<u64> = units.iter().map(each).collect();
+    let ends = sizes.len() as u64 - job.source.spec.model().layers().count() as u64;
+    let Some(spec) = division.stages else {
+        return Ok(vec![Part {
+            layers: sizes.len() as u64 - ends,
+            units: sizes,
+            in_flight: 1,
+            first: true,
+            last: true,
+        }]);
+    };
+    let count = spec.stages.len();
+    let part = |(k, range): (usize, &std::ops::Range<u32>)| {
+        let (first, last) = (k == 0, k + 1 == count);
+        let own = sizes[range.start as usize..range.end as usize].to_vec();
+        // Units that are no layer stand at the two ends of a model.
+        let other = u64::from(first) * ends.min(1) + u64::from(last) * ends.saturating_sub(1);
+        Part {
+            layers: (own.len() as u64).saturating_sub(other),
+            units: own,
+            in_flight: spec
+                .order
+                .in_flight(count, k, batch.accumulation as u32)
+                .into(),
+            first,
+            last,
+        }
+    };
+    Ok(spec.stages.iter().enumerate().map(part).collect())
+}
+
+/// Whether ranks differ on more than the data axis.
+pub fn is_cut(mesh: &Topology) -> bool {
+    mesh.world_size() > mesh.length(Axis::Dp)
+}

@@ -1,0 +1,318 @@
+//! The steps of one training step as the engine would walk them, planned and rehearsed on the null device.
+
+mod facts;
+mod pipeline;
+mod rank;
+mod remedies;
+mod verdict;
+
+use crate::backend::{host, open_linked};
+use crate::figures::devices;
+use crate::gradients::{self, Reductions};
+use crate::job::open::Opened;
+use crate::job::spec::compute_type;
+use crate::job::{Division, Job, Shares, spec};
+use crate::stages;
+use crate::surroundings::Surroundings;
+use crate::train::with_offload;
+use crate::train_error::{Result, TrainError};
+use crossweave_config::Config;
+use crossweave_engine::{Dry, RankSpec, Trainer, dry_run, rehearsal};
+use crossweave_hal::{CheckerState, Plugin};
+use crossweave_mesh::{Axis, Place};
+use crossweave_plan::{Facts, Plan};
+use facts::JobFacts;
+pub use pipeline::{OfStages, Pipeline, PipelineStage};
+pub use rank::{Memory, Moved, OfJob, Offloaded, PeakOfPlan, StatesFormula, VocabularyRows};
+use serde::Serialize;
+pub use verdict::{Advice, Verdict};
+
+/// What is planned.
+#[derive(Clone, Debug)]
+pub struct Planning {
+    /// The config.
+    pub config: Config,
+    /// Ranks of the job. `None`: `mesh.dp`, else one.
+    pub ranks: Option<u32>,
+    /// The rank that is looked at; with pipeline stages, those of all stages that stand where it does in its own.
+    pub rank: u32,
+    /// The device that it is to fit, by name. `None`: the one that the config's back end has here.
+    pub device: Option<String>,
+}
+
+/// A training step as it would run.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// Memory, traffic, verdict and advice.
+    pub figures: PlanFigures,
+    /// Ranks of the job.
+    pub ranks: u64,
+    /// Parameters of the model.
+    pub params: u64,
+    /// Micro-batches of a step, sequences of each, and tokens of a sequence.
+    pub batch: [u64; 3],
+    /// The units of the model with their parameters.
+    pub units: Vec<(String, u64)>,
+}
+
+impl Planned {
+    /// The figures of each pipeline stage, in order.
+    pub fn stages(&self) -> &[RankFigures] {
+        match &self.figures.pipeline {
+            Some(p) => &p.stages,
+            None => std::slice::from_ref(&self.figures.rank),
+        }
+    }
+}
+
+/// The figures of a step. As JSON they are what `crossweave plan --json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlanFigures {
+    /// A rank of the job; of the fullest stage, where there are several, and then with all ranks and parameters.
+    #[serde(flatten)]
+    pub rank: RankFigures,
+    /// What to change, or why all is well.
+    pub advice: Advice,
+    /// All stages, where there are several.
+    #[serde(flatten)]
+    pub pipeline: Option<Pipeline>,
+}
+
+/// The figures of a rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct RankFigures {
+    /// What it trains.
+    #[serde(flatten)]
+    pub job: OfJob,
+    /// Bytes of it by what they hold.
+    pub memory: Memory,
+    /// The formulas of what lives between steps, where the optimizer is of the Adam family: the same numbers by other means.
+    pub states_formula: Option<StatesFormula>,
+    /// What a step moves.
+    #[serde(flatten)]
+    pub moved: Moved,
+    /// The fullest moment of the plan.
+    pub peak: PeakOfPlan,
+    /// Bytes at that moment, by the plan.
+    pub peak_bytes: u64,
+    /// When gradients are reduced, where there is a choice or a reason why there is none.
+    pub gradients: Option<Reductions>,
+    /// Its rows of the vocabulary, where ranks share layers.
+    pub vocabulary: Option<VocabularyRows>,
+    /// What rests off the device, where the config sends something away.
+    pub offload: Option<Offloaded>,
+    /// Whether it fits its device.
+    pub verdict: Verdict,
+    /// Its stage, where there are several.
+    #[serde(flatten)]
+    pub stage: Option<PipelineStage>,
+    /// Its plan.
+    pub plan: Plan,
+    /// The facts that the plan was made of.
+    pub facts: Facts,
+}
+
+/// The trainer of a rank on the null device, which keeps off the device what the config says, or nothing but kept inputs.
+fn begin(plugin: &Plugin, job: &Job, dry: &Dry, rank: RankSpec, away: bool) -> Result<Trainer> {
+    // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run; and a board of its own, so
+    // that no stage is missed by another.
+    let null = plugin.with_checker(&CheckerState::default()).open(0)?;
+    let mut rank = with_offload(rank, &job.resolved);
+    if !away && let Some(offload) = &mut rank.offload {
+        (offload.optimizer, offload.params) = (None, false);
+        rank.offload.take_if(|o| !o.activations);
+    }
+    let units = job.units(&rank.place)?;
+    Ok(rehearsal(&null, units, &rank, dry)?)
+}
+
+/// The sizes of a job's units on the rank at a place, and how its ranks divide the work.
+fn divided(plugin: &Plugin, job: &Job, place: &Place) -> Result<(Dry, Division)> {
+    let units = job.units(place)?;
+    let (compute, micro) = (compute_type(job.resolved.dtype), job.resolved.batch.micro);
+    let dry = dry_run(&plugin.open(0)?, &units, compute, micro, job.seq_len)?;
+    let division = Division::new(job, (&dry.units, dry.shape), Shares::Even)?;
+    Ok((dry, division))
+}
+
+/// Bytes that the fullest rank of a job needs on its device.
+///
+/// # Errors
+/// A config that is wrong; a job that cannot be planned.
+fn needed(
+    config: Config,
+    ranks: u64,
+    device: &devices::Chosen,
+    around: &Surroundings,
+) -> Result<u64> {
+    let job = Opened::sizes(config, ranks, &around.caches)?;
+    let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
+    let own = job.place(0);
+    let (dry, division) = divided(&plugin, &job, &own)?;
+    let mut most = 0;
+    for stage in 0..own.length(Axis::Pp) {
+        let rank = spec(&job, &division, own.stage(stage));
+        let mut trainer = begin(&plugin, &job, &dry, rank, true)?;
+        let counted = crossweave_engine::predict(&mut trainer)?;
+        most = most.max(remedies::needed(&counted, device));
+    }
+    Ok(most)
+}
+
+/// The instructions of one rank's step, as text.
+///
+/// # Errors
+/// A config that is wrong; a rank that the job does not have.
+pub fn program(what: &Planning, around: &Surroundings) -> Result<String> {
+    let (ranks, _) = ranks_and_device(what, around)?;
+    let job = Opened::sizes(what.config.clone(), ranks, &around.caches)?;
+    let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
+    let own = place(what, &job, ranks)?;
+    let (dry, division) = divided(&plugin, &job, &own)?;
+    let trainer = begin(&plugin, &job, &dry, spec(&job, &division, own), true)?;
+    Ok(trainer.program_text())
+}
+
+/// Where the rank stands that is looked at.
+fn place(what: &Planning, job: &Job, ranks: u64) -> Result<Place> {
+    if u64::from(what.rank) < ranks {
+        return Ok(job.place(what.rank));
+    }
+    let (rank, last) = (what.rank, ranks - 1);
+    Err(TrainError::refused(
+        format!("--rank {rank}: the job has ranks 0 to {last}"),
+        "give one of them, or more --ranks",
+    ))
+}
+
+/// The ranks that a config is planned for, and the device.
+fn ranks_and_device(what: &Planning, around: &Surroundings) -> Result<(u64, devices::Chosen)> {
+    let config = &what.config;
+    let ranks = config.ranks(what.ranks.map(u64::from));
+    let named = what.device.as_deref();
+    let device = devices::choose(named, &config.settings.run.backend, ranks, around)?;
+    Ok((ranks, device))
+}
+
+/// Plans a training step and rehearses it.
+///
+/// # Errors
+/// A config that is wrong; a plan that breaks a law.
+pub fn plan(what: &Planning, around: &Surroundings) -> Result<Planned> {
+    let (ranks, device) = ranks_and_device(what, around)?;
+    let job = Opened::sizes(what.config.clone(), ranks, &around.caches)?;
+    let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
+    let own = place(what, &job, ranks)?;
+    let (dry, division) = divided(&plugin, &job, &own)?;
+    let known = with_offload(spec(&job, &division, own), &job.resolved);
+    let known = JobFacts::of(&job, &known, &device);
+    let rehearsed = Rehearsed {
+        plugin: &plugin,
+        dry: &dry,
+        division: &division,
+        job: &job,
+    };
+    let stages = 0..own.length(Axis::Pp);
+    let all = stages.map(|stage| rehearsed.rank(&known, own.stage(stage)));
+    let (all, judged): (Vec<_>, Vec<_>) = all.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+    if job.ranks > 1 {
+        let plan_of = |rank: u32| {
+            let stage: &RankFigures = &all[job.place(rank).at(Axis::Pp) as usize];
+            (&stage.plan, &stage.facts)
+        };
+        stages::agree(&job, &division, plan_of)?;
+    }
+    let fullest = pipeline::fullest(&all);
+    let mut rank = all[fullest].clone();
+    let micro_batches = u64::from(spec(&job, &division, own).micro_batches);
+    let advice = verdict::advice(&rank, &judged[fullest], || {
+        let needed_by = |config, ranks| needed(config, ranks, &device, around);
+        remedies::remedies(
+            (&what.config, ranks),
+            &known,
+            rank.verdict.needed,
+            needed_by,
+        )
+    });
+    let pipeline = division.stages.as_ref().map(|cut| {
+        (rank.job.ranks, rank.job.params) = (ranks, dry.params);
+        Pipeline::of(cut, micro_batches, ranks, all)
+    });
+    let units = dry.units.iter().map(|u| (u.name.to_string(), u.params));
+    Ok(Planned {
+        figures: PlanFigures {
+            rank,
+            advice,
+            pipeline,
+        },
+        ranks,
+        params: dry.params,
+        batch: [micro_batches, job.resolved.batch.micro, job.seq_len],
+        units: units.collect(),
+    })
+}
+
+/// A job whose ranks are rehearsed.
+struct Rehearsed<'a> {
+    plugin: &'a Plugin,
+    dry: &'a Dry,
+    division: &'a Division,
+    job: &'a Job,
+}
+
+impl Rehearsed<'_> {
+    /// The figures of the rank at `place`, and what the advice must know beside them.
+    fn rank<'a>(
+        &self,
+        known: &'a JobFacts<'a>,
+        place: Place,
+    ) -> Result<(RankFigures, verdict::Rank<'a>)> {
+        let (job, settings) = (self.job, &self.job.resolved.settings);
+        let begin = |rank: RankSpec, away| begin(self.plugin, job, self.dry, rank, away);
+        let spec = spec(job, self.division, place);
+        let mut trainer = begin(spec.clone(), true)?;
+        let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
+            .map_err(crossweave_engine::Error::from)?;
+        let counted = crossweave_engine::predict(&mut trainer)?;
+        let away = with_offload(spec.clone(), &job.resolved);
+        let gradients = gradients::of_plan(&away, &counted, |other| -> Result<_> {
+            Ok(crossweave_engine::predict(&mut begin(other, true)?)?)
+        })?;
+        let offload = rank::offload(settings, &counted);
+        // So much would a rank need if its states stayed on the device.
+        let alone = match offload {
+            None => counted.steady.total.peak,
+            Some(_) => {
+                let mut here = begin(spec.clone(), false)?;
+                crossweave_engine::predict(&mut here)?.steady.total.peak
+            }
+        };
+        let (plan, facts) = (trainer.plan().clone(), trainer.facts().clone());
+        let (memory, tp) = (rank::memory(&counted), place.length(Axis::Tp));
+        let stage = place.at(Axis::Pp);
+        let figures = RankFigures {
+            job: rank::of_job(known, &trainer),
+            states_formula: rank::formulas(known, &trainer),
+            moved: rank::moved(known, &trainer, &counted),
+            peak: rank::peak(&plan, &facts, &peak),
+            peak_bytes: peak.parts.total(),
+            gradients,
+            vocabulary: rank::vocabulary(&job.source, &job.units(&place)?, tp),
+            offload,
+            verdict: Verdict::on(known.device, &memory),
+            memory,
+            stage: spec
+                .pipeline
+                .as_ref()
+                .map(|p| PipelineStage::of(p, stage, &facts)),
+            plan,
+            facts,
+        };
+        let judged = verdict::Rank {
+            job: known,
+            units: trainer.unit_sizes(),
+            alone,
+        };
+        Ok((figures, judged))
+    }
+}

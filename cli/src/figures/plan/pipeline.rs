@@ -1,0 +1,102 @@
+//! What holds for a pipeline: each stage's ranks by themselves, and all of them together.
+
+use super::RankFigures;
+use crossweave_engine::PipelineSpec;
+use crossweave_plan::Facts;
+use serde::Serialize;
+
+/// The stage of a rank: what it runs, and how many micro-batches it has in flight.
+#[derive(Clone, Debug, Serialize)]
+pub struct PipelineStage {
+    /// From 0.
+    pub stage_of_pipeline: usize,
+    /// The first of its units, and the one behind its last.
+    pub units: [u32; 2],
+    /// Micro-batches whose activations it keeps at once.
+    pub micro_batches_in_flight: u32,
+    /// All of that in words.
+    pub runs: String,
+}
+
+impl PipelineStage {
+    /// Stage `stage` of a pipeline.
+    pub fn of(spec: &PipelineSpec, stage: u32, facts: &Facts) -> PipelineStage {
+        let stage = stage as usize;
+        let units = spec.stages[stage].clone();
+        let (first, last) = (units.start, units.end - 1);
+        let unit = |u: u32| facts.units[u as usize].name.as_str();
+        let order = &spec.order;
+        let flying = order.in_flight(spec.stages.len(), stage, facts.micro_batches);
+        PipelineStage {
+            stage_of_pipeline: stage,
+            units: [units.start, units.end],
+            micro_batches_in_flight: flying,
+            runs: format!(
+                "units {first} to {last} ({} to {}), {flying} micro-batches in flight",
+                unit(first),
+                unit(last),
+            ),
+        }
+    }
+}
+
+/// A pipeline and the figures of its stages.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pipeline {
+    /// What holds for all stages.
+    pub pipeline: OfStages,
+    /// The figures of each.
+    pub stages: Vec<RankFigures>,
+}
+
+/// What holds for all stages of a pipeline.
+#[derive(Clone, Debug, Serialize)]
+pub struct OfStages {
+    /// How many there are.
+    pub stages: u64,
+    /// Ranks of each.
+    pub data_parallel_ranks: u64,
+    /// The order of its micro-batches.
+    pub schedule: &'static str,
+    /// Micro-batches of a step.
+    pub micro_batches: u64,
+    /// The stage whose ranks need the most.
+    pub fullest_stage: usize,
+    /// The part of the time in which a rank is idle.
+    pub bubble_fraction: f64,
+    /// The formula of that part.
+    pub bubble_formula: &'static str,
+    /// The formula of what passes between stages.
+    pub traffic_formula: &'static str,
+}
+
+impl Pipeline {
+    /// The pipeline of these stages, on `ranks` ranks in all.
+    pub fn of(
+        spec: &PipelineSpec,
+        micro_batches: u64,
+        ranks: u64,
+        stages: Vec<RankFigures>,
+    ) -> Pipeline {
+        let p = spec.stages.len() as u64;
+        Pipeline {
+            pipeline: OfStages {
+                stages: p,
+                data_parallel_ranks: ranks / p.max(1),
+                schedule: spec.order.name(),
+                micro_batches,
+                fullest_stage: fullest(&stages),
+                bubble_fraction: (p - 1) as f64 / (micro_batches + p - 1) as f64,
+                bubble_formula: "(P-1)/(m+P-1), with equal stages",
+                traffic_formula: "B T d elements forward and as many backward, per micro-batch and boundary",
+            },
+            stages,
+        }
+    }
+}
+
+/// The first of the stages whose ranks need the most.
+pub fn fullest(stages: &[RankFigures]) -> usize {
+    let bytes = |k: &usize| stages[*k].memory.total.peak;
+    (0..stages.len()).rev().max_by_key(bytes).unwrap_or(0)
+}
