@@ -225,6 +225,8 @@ fn packed_examples_are_learnt_alike_on_any_layout() {
         "--set",
         "optimizer.params.lr=0",
         "--set",
+        "scheduler=null",
+        "--set",
     ];
     train(&s, "packed", &[&all[..], &["data.pack=true"]].concat());
     train(

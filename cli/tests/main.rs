@@ -3,6 +3,7 @@
 mod attacks;
 mod bad_models;
 mod balance;
+mod best;
 mod canonical;
 mod checked;
 mod checkpoints;

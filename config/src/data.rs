@@ -114,15 +114,7 @@ impl Resolver<'_> {
                 let what = "has no effect: every token of text counts anyway";
                 self.warn("data.loss_on", what, "remove it");
             }
-            if data.pack == Some(true) {
-                let what = "text fills its rows anyway, and has no examples to keep apart";
-                let fix = "remove it; data.reset_attention_mask keeps the documents of a row apart";
-                self.error("data.pack", what, fix);
-            }
-            if data.on_long.take().is_some() {
-                let what = "has no effect: documents of any length are cut into samples";
-                self.warn("data.on_long", what, "remove it");
-            }
+            of_text(self, data);
             if data.chat_template.is_some() {
                 let what = "only messages are written by a template";
                 let fix = "set data.format to that of the messages, or remove it";
@@ -204,5 +196,18 @@ impl Resolver<'_> {
             let what = format!("has no effect: {begins}");
             self.warn("data.add_bos", what, "remove it");
         }
+    }
+}
+
+/// Keys of examples that text has no use for.
+fn of_text(r: &mut Resolver<'_>, data: &mut TextData) {
+    if data.pack == Some(true) {
+        let what = "text fills its rows anyway, and has no examples to keep apart";
+        let fix = "remove it; data.reset_attention_mask keeps the documents of a row apart";
+        r.error("data.pack", what, fix);
+    }
+    if data.on_long.take().is_some() {
+        let what = "has no effect: documents of any length are cut into samples";
+        r.warn("data.on_long", what, "remove it");
     }
 }

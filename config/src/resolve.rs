@@ -629,7 +629,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         let what = "run.validate_batches is given too, and both say how much is read";
         r.error("run.validate_sequences", what, "remove one of them");
     }
-    r.best_of_run(&s);
+    crate::best::check(&mut r, &s);
     match &mut s.data {
         Some(Data::Text(data)) => {
             r.text(data, longest, seed);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct ExampleSet {
     pub(crate) part: Part,
-    /// Which of their tokens count.
+    /// A mark for each of their tokens: it counts where that is not 0.
     pub(crate) counts: Arc<IndexedDataset>,
     /// The token that fills a row up; it is never looked at.
     pub(crate) filler: u32,

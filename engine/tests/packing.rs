@@ -190,10 +190,9 @@ fn trains_as_unpacked(w: &World, seed: u64) {
     let stages = d.of(&[1, 1, 2, 3]).min(4 / tp);
     let ranks = d.of(&[1, 2, 3, 4]).min(8 / (stages * tp));
     let micro = d.of(&[1, 2, 3]);
-    let micro = if ROWS as u32 % (ranks * micro) == 0 {
-        micro
-    } else {
-        1
+    let micro = match (ROWS as u32).is_multiple_of(ranks * micro) {
+        true => micro,
+        false => 1,
     };
     let order = d.of(&[PipelineOrder::GPipe, PipelineOrder::OneFOneB]);
     let s = RankSpec {

@@ -524,23 +524,20 @@ impl Walk<'_> {
             return Ok(summary);
         }
         // The last step's checkpoint holds the model, whatever part of it lives on this rank.
-        let best = self
-            .best
-            .kept()
-            .map(|step| (step, self.checkpoint_of(step)));
-        if let Some((step, None)) = best {
-            self.run.on(Event::Warning(&format!(
-                "the checkpoint of step {step}, the best, is not there any more: the model is the last one"
-            )));
-        }
-        match (self.saves.begun(), &self.run.resume.checkpoint) {
-            _ if let Some((_, Some(place))) = &best => {
-                let c = Checkpoint::open_as(place, Proof::AsRead)?;
-                save::model(self.run, &c)?;
-            }
+        let at = |step| self.run.out.join("checkpoints").join(step_dir(step));
+        let begun = self.saves.begun().map(at);
+        let place = match self.best.kept() {
+            None => begun,
+            Some(step) => self.checkpoint_of(step).or_else(|| {
+                self.run.on(Event::Warning(&format!(
+                    "the checkpoint of step {step}, the best, is not there any more: the model is the last one"
+                )));
+                begun
+            }),
+        };
+        match (place, &self.run.resume.checkpoint) {
             // By its number: the newest in the folder may be a later one that this run has passed over.
-            (Some(step), _) => {
-                let place = self.run.out.join("checkpoints").join(step_dir(step));
+            (Some(place), _) => {
                 let c = Checkpoint::open_as(place, Proof::AsRead)?;
                 save::model(self.run, &c)?;
             }

@@ -4,7 +4,7 @@ use super::Trainer;
 use crate::error::{Error, Result};
 use crossweave_hal::HostBuffer;
 use crossweave_program::StateKind;
-use crossweave_state::{Request, Shard, ShardPart, Snapshot, Ways};
+use crossweave_state::{Request, Shard, ShardPart, Snapshot, Ways, exchange_ema, has_ema};
 
 impl Trainer {
     /// What state is moved with.
@@ -73,7 +73,7 @@ impl Trainer {
 
     /// Whether moving averages of the parameters are kept.
     pub fn has_ema(&self) -> bool {
-        self.state.has_ema()
+        has_ema(&self.state)
     }
 
     /// Exchanges the parameters with their moving averages: what is run, read and saved until the next call are the averages, and then
@@ -83,7 +83,7 @@ impl Trainer {
     /// The device, or the host's memory and files.
     pub fn exchange_ema(&mut self) -> Result<()> {
         self.settle_offload()?;
-        self.state.exchange_ema(&self.ways())?;
+        exchange_ema(&self.state, &self.ways())?;
         self.publish()
     }
 

@@ -528,3 +528,73 @@ fn parts_are_read_by_their_own_rows() {
     let e = ModelSpec::new(llava, &Map::new()).unwrap_err();
     assert_eq!(e.key, "text_config", "{e}");
 }
+
+/// The language model of Gemma 3, in the `config.json` of the model around it.
+#[test]
+fn a_part_within_another_model_is_read_as_the_model_that_it_is() {
+    let text = json!({"model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 300,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "sliding_window": 8, "sliding_window_pattern": 2});
+    let outer = json!({"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "text_config": text, "eos_token_id": [1, 106],
+        "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152}, "image_token_index": 262144, "mm_tokens_per_image": 256,
+        "boi_token_index": 255999, "eoi_token_index": 256000, "initializer_range": 0.02});
+    let (alone, within) = (
+        ModelSpec::from_hf(&text).unwrap(),
+        ModelSpec::from_hf(&outer).unwrap(),
+    );
+    assert_eq!(within, alone);
+    assert_eq!(within.hf_config(), alone.hf_config());
+    assert_eq!(within.unread().len(), 0);
+    let refused = |change: &dyn Fn(&mut Value), key: &str| {
+        let mut config = outer.clone();
+        change(&mut config);
+        let e = ModelSpec::from_hf(&config).unwrap_err();
+        assert_eq!(e.key, key, "{e:?}");
+    };
+    refused(
+        &|c| drop(c.as_object_mut().unwrap().remove("text_config")),
+        "text_config",
+    );
+    refused(
+        &|c| c["text_config"]["model_type"] = json!("llama"),
+        "text_config.model_type",
+    );
+    refused(
+        &|c| c["text_config"]["hidden_size"] = json!("wide"),
+        "text_config.hidden_size",
+    );
+    refused(
+        &|c| c["tie_word_embeddings"] = json!(false),
+        "tie_word_embeddings",
+    );
+    let mut strange = outer.clone();
+    strange["flavour"] = json!(3);
+    strange["text_config"]["flavour"] = json!(3);
+    let spec = ModelSpec::from_hf(&strange).unwrap();
+    assert_eq!(spec.unread(), ["text_config.flavour", "flavour"]);
+}
+
+#[test]
+fn positions_of_roberta_begin_behind_those_of_padding() {
+    let config = |more: Value| {
+        let mut c = json!({"model_type": "roberta", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40,
+            "max_position_embeddings": 34});
+        for (key, value) in more.as_object().unwrap() {
+            c[key] = value.clone();
+        }
+        ModelSpec::from_hf(&c)
+    };
+    let spec = config(json!({})).unwrap();
+    assert_eq!(spec.model().positions, 32);
+    let spec = config(json!({"pad_token_id": 0})).unwrap();
+    assert_eq!(spec.model().positions, 33);
+    for (more, key) in [
+        (json!({"pad_token_id": 40}), "pad_token_id"),
+        (
+            json!({"max_position_embeddings": 2}),
+            "max_position_embeddings",
+        ),
+        (json!({"tie_word_embeddings": false}), "tie_word_embeddings"),
+    ] {
+        assert_eq!(config(more).unwrap_err().key, key);
+    }
+}
