@@ -129,12 +129,14 @@ fn export(
     described::check(&from)?;
     let config = trained::hf_config(&from, caches)?;
     check_target(out)?;
-    let extra = trained::companions(&from, &config, caches).or_else(|e| {
-        eprintln!("warning: the model is written without a tokenizer: {e}");
+    let warn = |what: &str| eprintln!("warning: {what}");
+    let extra = trained::companions(&from, &config, caches, &warn).or_else(|e| {
+        warn(&format!("the model is written without a tokenizer: {e}"));
         Companions {
             tokenizer: None,
             folder: None,
             config: &config,
+            warn: &warn,
         }
         .files()
     })?;

@@ -223,10 +223,11 @@ pub fn child(job: &Path, around: &Surroundings) -> Result<()> {
         "null" => Some(crossweave_backend_null::entry()),
         _ => None,
     };
-    let around = |raw, spec: &str, host: &HostServices| {
-        crate::layers::around(raw, spec, host).map_err(|e| e.to_string())
+    let outputs = &around.plugins.outputs;
+    let layered = |raw, spec: &str, host: &HostServices| {
+        crate::layers::around(raw, spec, host, outputs).map_err(|e| e.to_string())
     };
-    kit::serve(&job, &linked, &around, place.map(|l| l.rank))
+    kit::serve(&job, &linked, &layered, place.map(|l| l.rank))
         .map_err(CliError::io("write to", Path::new("standard output")))
 }
 

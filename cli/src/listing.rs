@@ -3,7 +3,7 @@
 //! of equal ranks.
 //!
 //! `tests/listing.txt` has a line for each config and layout, with a hash of each. Where a line differs, the whole texts of two builds show how:
-//! `CROSSWEAVE_LISTING=/some/folder cargo test --release -p crossweave --bin crossweave listing` writes them, a file a line; `diff -r` compares.
+//! `CROSSWEAVE_LISTING=/some/folder cargo test --release -p crossweave-cli --bin crossweave listing` writes them, a file a line; `diff -r` compares.
 //! `UPDATE_EXPECT=1` rewrites `tests/listing.txt`, for a change that means to give ranks something else. A config that a layout refuses has the
 //! hash of the message. Everything is planned on the null device, so that no line depends on the machine.
 
@@ -15,7 +15,7 @@ use crate::job::Job;
 use crate::job::open::Opened;
 use crate::ranks::Ranks;
 use crate::screen::Screen;
-use crate::surroundings::Surroundings;
+use crate::surroundings::of_process;
 use crate::train::listed::{self, begin};
 use crate::train::{Lines, Request};
 use crate::train_error::Result;
@@ -265,7 +265,7 @@ impl Files {
             resume: None,
             trace: None,
             lines: Lines::Quiet,
-            around: Surroundings::of_process().unwrap(),
+            around: of_process().unwrap(),
             events: Arc::new(Screen::default()),
         }
     }

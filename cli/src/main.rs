@@ -3,77 +3,60 @@
 //! Exit codes: 0 done, 1 an error that is printed, 2 a wrong command line, 101 a bug, 130 stopped by a signal; `conform` has its own.
 #![forbid(unsafe_code)]
 
-mod adapted;
 mod args;
 mod asked;
-mod backend;
 mod backends;
 mod check;
 mod checkpoints;
-mod companions;
+mod closing;
 mod completions;
 mod configs;
 mod conform;
 mod corpus_bar;
 mod counts;
-mod described;
 mod device_table;
 mod error;
 mod estimate_page;
 mod estimates;
-mod events;
 mod explain_page;
 mod explains;
 mod explore;
 mod figures;
-mod flight;
 mod flight_page;
 mod generate;
 mod gradients;
-mod handshake;
-mod infer;
-mod layers;
 #[cfg(test)]
 mod listing;
 mod live;
 mod man;
 mod mesh;
 mod new_plugin;
-mod outputs;
 mod plan_page;
 mod plan_text;
 mod plans;
 mod probes;
-mod processes;
-mod ranks;
 mod reductions;
-mod remembered;
 mod replay;
 mod reports;
-mod roll;
 mod say;
 mod screen;
-mod source;
-mod stages;
-mod start;
-mod stored;
 mod surroundings;
-mod train;
-mod train_error;
-mod trained;
 mod width;
 
 use args::{Cli, Command};
 use clap::Parser;
+use crossweave::outputs::Outputs;
+use crossweave::{
+    self as train, adapted, backend, companions, described, events, flight, infer, layers, outputs,
+    ranks, source, stages, stored, train_error, trained,
+};
 use crossweave_data::is_guarded;
 use crossweave_hal::{HostMemory, crash};
-use crossweave_job::{
-    self as job, adapter, config_file, error as job_error, found, hub, model, tokens,
-};
+use crossweave_job::{self as job, adapter, config_file, error as job_error, found, hub, model};
 use error::Result;
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Duration;
-use surroundings::Surroundings;
 use train_error::HOST_ROOM;
 
 /// After a failure or a signal: for a reader that stands still.
@@ -94,8 +77,9 @@ fn main() -> ExitCode {
         eprintln!("       please report it with the command line and the config");
     }));
     let cli = Cli::parse();
-    let done = std::panic::catch_unwind(|| run(cli.command));
-    outputs::release();
+    let outputs = Outputs::default();
+    let done = std::panic::catch_unwind(AssertUnwindSafe(|| run(cli.command, &outputs)));
+    outputs.release();
     say::flush(match &done {
         Ok(Ok(())) => None,
         _ => Some(LAST_LINES),
@@ -125,8 +109,9 @@ fn refuse_writes_beyond_limits() {
     }
 }
 
-fn run(command: Command) -> Result<()> {
-    let around = Surroundings::of_process()?;
+fn run(command: Command, outputs: &Outputs) -> Result<()> {
+    let mut around = surroundings::of_process()?;
+    around.plugins.outputs = outputs.clone();
     backend::check_options(&around.plugins)?;
     match command {
         // Its processes meet first. What a plugin crashes by, the kit's own reports say.

@@ -1,5 +1,6 @@
 //! What a person sees of a run: notes and warnings as they come, a bar or lines of steps, the closing table; and how signals stop it.
 
+use crate::closing;
 use crate::corpus_bar::Bar;
 use crate::events::{Closing, Event, Events};
 use crate::live::Live;
@@ -61,6 +62,15 @@ impl Events for Screen {
                 let line = format!("error: {error}\n");
                 eprint!("{line}");
             }
+            Event::Killed => {
+                // As the system does it when memory is short; where there are no signals an abort is the next best.
+                #[cfg(unix)]
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::this(),
+                    nix::sys::signal::Signal::SIGKILL,
+                );
+                std::process::abort();
+            }
             Event::Stuck(what) => {
                 eprintln!("error: {what}");
                 std::process::exit(1);
@@ -69,6 +79,8 @@ impl Events for Screen {
                 eprintln!("error: {e}");
                 std::process::exit(1);
             }
+            // What happens besides is for programs.
+            _ => {}
         }
     }
 
@@ -102,14 +114,14 @@ impl Events for Screen {
 }
 
 /// Prints the closing table and the sample.
-fn table(closing: &Closing) {
-    let rows = &closing.rows;
+fn table(closing: &Closing<'_>) {
+    let rows = closing::rows(closing);
     let width = rows.iter().map(|(k, _)| k.len()).max().unwrap_or(0);
     say!();
     for (key, value) in rows {
         say!("  {key:<width$}  {value}");
     }
-    if let Some(sample) = &closing.sample {
+    if let Some(sample) = &closing.summary.sample {
         say!("\nsample:\n{sample}");
     }
 }

@@ -103,7 +103,7 @@ fn ten_kills_lose_no_more_than_the_steps_since_the_last_checkpoint() {
     killed_and_resumed(10);
 }
 
-/// `cargo test --release -p crossweave --test suite -- --ignored fifty`
+/// `cargo test --release -p crossweave-cli --test suite -- --ignored fifty`
 #[test]
 #[ignore = "a minute; the short form runs always"]
 fn fifty_kills_lose_no_more_than_the_steps_since_the_last_checkpoint() {

@@ -1,6 +1,6 @@
 //! Every family as a run has it: the same bits under every layout, and an export that comes back as it went. A sample of the committed oracle
 //! models here; all of them, under every layout, by
-//! `cargo test --release -p crossweave --test suite families -- --ignored`.
+//! `cargo test --release -p crossweave-cli --test suite families -- --ignored`.
 
 use crate::common::{Scratch, figures, losses, model_bytes, same};
 use crate::oracles::cases;

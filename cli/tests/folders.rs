@@ -580,7 +580,7 @@ fn of_jobs_started_together_each_has_a_folder_of_its_own() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// `CROSSWEAVE_SWEEPS=200 CROSSWEAVE_SEED=1 cargo test --release -p crossweave --test suite -- --ignored two_hundred_sweeps`
+/// `CROSSWEAVE_SWEEPS=200 CROSSWEAVE_SEED=1 cargo test --release -p crossweave-cli --test suite -- --ignored two_hundred_sweeps`
 #[test]
 #[ignore = "minutes; three sweeps run always"]
 fn two_hundred_sweeps() {

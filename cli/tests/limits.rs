@@ -47,7 +47,7 @@ fn a_long_text_takes_no_more_memory_than_twice_its_bytes() {
 /// On a CPU the device's memory is the process's, so that only files help: with states and sums there, a model of four times the parameters
 /// trains, on four micro-batches a step, within what the smaller one takes without.
 #[test]
-#[ignore = "4 GB of disk, most of a minute: `cargo test --release -p crossweave --test suite four_times -- --ignored`"]
+#[ignore = "4 GB of disk, most of a minute: `cargo test --release -p crossweave-cli --test suite four_times -- --ignored`"]
 fn four_times_the_parameters_train_with_their_states_in_files() {
     let s = Scratch::new();
     let text = r#"{

@@ -2,7 +2,7 @@
 //! one sentence that names the rank. A cell is a fault, a pair of back ends, a ZeRO stage and a number of pipeline stages; CI runs a sample
 //! of them, and
 //!
-//!     CW_FAULTS_SEED=1 CW_FAULTS_COUNT=20 cargo test --release -p crossweave --test suite -- --ignored mixed_faults
+//!     CW_FAULTS_SEED=1 CW_FAULTS_COUNT=20 cargo test --release -p crossweave-cli --test suite -- --ignored mixed_faults
 //!
 //! each of them so many times. `CW_FAULTS_ONLY` keeps the cells whose title holds it; `CW_FAULTS_JOBS` runs so many jobs of a sample of them.
 

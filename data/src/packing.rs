@@ -15,7 +15,7 @@ const WINDOW: usize = 4096;
 pub(crate) struct Packing {
     /// Indices of examples, row after row.
     examples: Vec<u32>,
-    /// The begin of each row in `examples`, and the end of the last.
+    /// The start of each row in `examples`, and the end of the last.
     begins: Vec<u32>,
 }
 

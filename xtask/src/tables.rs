@@ -59,6 +59,7 @@ const CONFIG: &str = "crossweave-config";
 const ENGINE: &str = "crossweave-engine";
 const JOB: &str = "crossweave-job";
 const REPORT: &str = "crossweave-report";
+const TRAIN: &str = "crossweave";
 /// Its library is what integration tests share.
 const TESTS: &str = "crossweave-tests";
 
@@ -136,17 +137,23 @@ pub const CRATES: &[Crate] = &[
     Crate { name: REPORT, floor: 2, ours: &[FILES, WORDS], theirs: &["indicatif", "serde", "serde_json"], dev: &[] },
     // A config and the files it names, as values that ranks are made of: above what it opens and plans with, and without any device.
     Crate { name: JOB, floor: 9, ours: &[CHECKPOINT, CONFIG, DATA, FILES, HAL, MESH, NN, PLAN, PLANNER, TENSOR, ZERO], theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"] },
+    // What prepares a job and runs its ranks, for a program that trains: above the engine, and without a command line.
     Crate {
-        name: "crossweave", floor: 10,
-        ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, JOB, REPORT, FILES, WORDS],
-        theirs: &["clap_complete", "clap_mangen", "console", "clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
-        dev: &[TESTS, "safetensors", "sha2", "tempfile"],
+        name: TRAIN, floor: 10,
+        ours: &[HAL, LAYERS, NULL, CPU, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, JOB, REPORT, FILES],
+        theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"],
     },
-    Crate { name: TESTS, floor: 11, ours: ANY, theirs: ANY, dev: ANY },
+    Crate {
+        name: "crossweave-cli", floor: 11,
+        ours: &[TRAIN, HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, PLAN, TENSOR, ZERO, NN, DATA, CHECKPOINT, CONFIG, ENGINE, JOB, REPORT, FILES, WORDS],
+        theirs: &["clap_complete", "clap_mangen", "console", "clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
+        dev: &[CLAIM, TESTS, "safetensors", "sha2", "tempfile"],
+    },
+    Crate { name: TESTS, floor: 12, ours: ANY, theirs: ANY, dev: ANY },
     // Defects on purpose, for the conformance kit's own test.
-    Crate { name: "crossweave-seeded", floor: 11, ours: ANY, theirs: ANY, dev: ANY },
-    Crate { name: "crossweave-benches", floor: 11, ours: ANY, theirs: ANY, dev: ANY },
-    Crate { name: "crossweave-examples", floor: 11, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: "crossweave-seeded", floor: 12, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: "crossweave-benches", floor: 12, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: "crossweave-examples", floor: 12, ours: ANY, theirs: ANY, dev: ANY },
     Crate { name: "xtask", floor: 0, ours: &[], theirs: &["proc-macro2", "serde_json", "syn", "toml"], dev: &[] },
 ];
 
@@ -306,6 +313,14 @@ pub const PROCESS_CALLS: &[&str] = &[
 /// Where they may stand: programs, and tests.
 pub const PROCESS_PLACES: &[&str] = &["cli/", "tests/", "benches/", "examples/", "xtask/"];
 
+/// Macros that print and names by which signals are taken: a library leaves both to the program that calls it.
+pub const PROGRAM_WORDS: &[&str] = &[
+    "print", "println", "eprint", "eprintln", "ctrlc", "signal", "clap",
+];
+
+/// Crates that a program without a command line calls.
+pub const LIBRARY_PLACES: &[&str] = &["job/src/", "train/src/"];
+
 /// Units behind a value, which only one formatter writes.
 pub const SIZE_UNITS: &[&str] = &[
     "kB", "KB", "MB", "GB", "TB", "PB", "KiB", "MiB", "GiB", "TiB",
@@ -328,6 +343,7 @@ pub const OPEN_PLACES: &[&str] = &[
     "data/src/",
     "job/src/",
     "report/src/",
+    "train/src/",
 ];
 
 /// Files that open a folder, to sync it.

@@ -151,6 +151,12 @@ pub const RULES: &[Rule] = &[
         find: places::process_calls,
     },
     Rule {
+        name: "quiet libraries",
+        says: "nothing is printed, no signal is taken and no command line is known",
+        place: places::of_libraries,
+        find: places::program_words,
+    },
+    Rule {
         name: "open calls",
         says: "files are opened through crate `files`",
         place: places::reads_user_files,

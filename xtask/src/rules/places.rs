@@ -179,6 +179,31 @@ pub fn process_calls(tree: &Tree) -> Vec<Finding> {
     found
 }
 
+/// Where a program without a command line calls in.
+pub fn of_libraries(path: &str) -> Place {
+    match within(path, LIBRARY_PLACES) {
+        true => super::rust(path),
+        false => Place::free("not in LIBRARY_PLACES of xtask/src/tables.rs"),
+    }
+}
+
+/// What a run has to say goes to who watches it; what a signal asks for comes from there. Tests, which stand at the end of a file, print.
+pub fn program_words(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (f, split) in tree.rust().filter(|(f, _)| of_libraries(&f.path).holds()) {
+        let code = split.code.split("#[cfg(test)]").next().unwrap_or_default();
+        for (offset, word) in words(code).filter(|w| PROGRAM_WORDS.contains(&w.1)) {
+            let after = code[offset + word.len()..].chars().next().unwrap_or(' ');
+            let named = word.contains("print") && after != '!';
+            if !named {
+                let text = format!("`{word}` is for programs; a library reports an event");
+                found.push(at(&f.path, line_of(code, offset), text));
+            }
+        }
+    }
+    found
+}
+
 /// Where files of users are read.
 pub fn reads_user_files(path: &str) -> Place {
     if OPEN_EXCEPTIONS.contains(&path) || path.ends_with("/tests.rs") {
@@ -349,6 +374,21 @@ mod tests {
         assert_eq!(
             lines(&process_calls(&tree)),
             [("data/src/a.rs", 1), ("data/src/a.rs", 2)]
+        );
+    }
+
+    #[test]
+    fn a_library_that_prints_is_found() {
+        let tree = Tree::of(&[
+            (
+                "train/src/a.rs",
+                "fn print(x: u8) {}\neprintln!(\"x\");\n// println!\nnix::sys::signal::kill(p);\n#[cfg(test)]\nprintln!()",
+            ),
+            ("cli/src/a.rs", "println!(\"x\")"),
+        ]);
+        assert_eq!(
+            lines(&program_words(&tree)),
+            [("train/src/a.rs", 2), ("train/src/a.rs", 4)]
         );
     }
 

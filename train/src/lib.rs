@@ -1,0 +1,67 @@
+//! Training as a library: a job is prepared and its ranks run in the process that calls, and what happens is reported to who watches. No
+//! environment is read, nothing is printed and no process is ended: what lies around a job is handed in as
+//! [`surroundings::Surroundings`], and an [`events::Events`] receives what happens.
+#![forbid(unsafe_code)]
+
+pub mod adapted;
+pub mod backend;
+mod balance;
+mod breakdown;
+pub mod companions;
+mod computes;
+pub mod described;
+pub mod events;
+pub mod explore;
+mod faults;
+pub mod flight;
+mod flows;
+mod folder;
+mod gate;
+mod handshake;
+pub mod infer;
+pub mod layers;
+mod layout;
+#[doc(hidden)]
+pub mod listed;
+mod metrics;
+mod offload;
+pub mod outputs;
+mod peak;
+mod planned;
+mod processes;
+mod rank;
+pub mod ranks;
+mod ready;
+mod record;
+mod remembered;
+mod request;
+mod resume;
+mod roll;
+mod run;
+pub mod save;
+mod saves;
+mod setup;
+mod shared_layers;
+pub mod source;
+mod split;
+pub mod stages;
+pub mod start;
+mod step_record;
+pub mod stored;
+mod summary;
+pub mod surroundings;
+mod threads;
+mod trace;
+pub mod train_error;
+pub mod trained;
+
+pub use computes::Computes;
+use crossweave_job::{
+    self as job, adapter, config_file, error as job_error, found, hub, model, tokens,
+};
+pub use folder::{free_folder, may_become};
+pub use offload::with_offload;
+pub use ready::{fits, keys, ready};
+pub use request::{Lines, Request};
+pub use run::run;
+pub use setup::{capable, graphs};

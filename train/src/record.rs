@@ -1,0 +1,198 @@
+//! `DIR/run.json`: what ran, when, where and how, for the report and for a reader who finds the folder later. Written when a run begins,
+//! completed when it ends; a run that is resumed adds a session behind those before.
+
+use crate::processes::Processes;
+use crate::setup::Run;
+use crate::train_error::{Result, TrainError};
+use crate::{peak, planned};
+use crossweave_config::{Config, Dtype, Model};
+use crossweave_report::{RECORD, moment, whole};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::time::Duration;
+
+/// Sessions that are kept; the first are forgotten.
+const SESSIONS: usize = 50;
+
+/// What is known of a run before it begins.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// Keys that the user set: path, value, where.
+    set: Vec<Value>,
+    command: Vec<String>,
+    hosts: Vec<String>,
+    processes: u32,
+    launcher: Option<&'static str>,
+    began: u64,
+}
+
+impl Origin {
+    /// The origin of a run: a config as the user gave it, the processes of the job, and the command line.
+    pub fn of(config: &Config, processes: Option<&Processes>, command: &[String]) -> Origin {
+        let given = |from: &str| from != "default" && !from.starts_with("preset ");
+        // A list whose items have rows of their own says nothing more.
+        let listed = |path: &str| {
+            let item = format!("{path}[");
+            config.rows().iter().any(|r| r.path.starts_with(&item))
+        };
+        let set = config
+            .rows()
+            .iter()
+            .filter(|r| given(&r.origin) && r.value != "—" && !listed(&r.path))
+            .map(|r| json!({"key": r.path, "value": r.value, "from": r.origin}));
+        let host = || {
+            let name = "/proc/sys/kernel/hostname".as_ref();
+            let text = crossweave_files::read_text(name, crossweave_files::TEXT);
+            let text = text.unwrap_or_default().trim().to_string();
+            vec![text].into_iter().filter(|t| !t.is_empty()).collect()
+        };
+        Origin {
+            set: set.collect(),
+            command: command.to_vec(),
+            hosts: processes.map_or_else(host, Processes::hosts),
+            processes: processes.map_or(1, |p| p.launch.world),
+            launcher: processes.map(|p| p.launch.launcher.name()),
+            began: moment::unix(),
+        }
+    }
+}
+
+/// Begins the session. Of a run that continues another, `from` is where it was.
+///
+/// # Errors
+/// A folder that cannot be written.
+pub fn begin(run: &Run, from: Option<&Path>) -> Result<()> {
+    let mut sessions = from.map_or(vec![], read);
+    let keep = sessions.len().saturating_sub(SESSIONS - 1);
+    sessions.drain(..keep);
+    sessions.push(session(run));
+    write(run, sessions)
+}
+
+/// Completes the session. `busy`: time in steps; `stopped`: a signal has ended it.
+///
+/// # Errors
+/// A folder that cannot be written.
+pub fn end(run: &Run, stopped: bool, busy: Duration) -> Result<()> {
+    let mut sessions = read(&run.out);
+    // Somebody has taken the file away or changed it: then it is theirs.
+    let Some(Value::Object(last)) = sessions.last_mut() else {
+        return Ok(());
+    };
+    last.insert("ended".into(), moment::unix().into());
+    let outcome = if stopped { "stopped" } else { "finished" };
+    last.insert("outcome".into(), outcome.into());
+    last.insert("planned".into(), planned::of(run).into());
+    if let Some((flops, how)) = peak::of(run, busy) {
+        last.insert("peak".into(), json!({"flops": flops, "how": how}));
+    }
+    write(run, sessions)
+}
+
+/// The sessions in a folder; none where the file is not there or is not ours.
+fn read(dir: &Path) -> Vec<Value> {
+    let text = crossweave_files::read(&dir.join(RECORD), crossweave_files::TABLE);
+    let file: Value = text
+        .ok()
+        .and_then(|t| serde_json::from_slice(&t).ok())
+        .unwrap_or_default();
+    match file.get("sessions") {
+        Some(Value::Array(all)) => all.clone(),
+        _ => vec![],
+    }
+}
+
+fn write(run: &Run, sessions: Vec<Value>) -> Result<()> {
+    run.check_claim()?;
+    let path = run.out.join(RECORD);
+    let file = json!({"program": "crossweave", "sessions": sessions});
+    whole::write(&path, format!("{file:#}\n")).map_err(TrainError::io("write", &path))
+}
+
+fn session(run: &Run) -> Value {
+    let (o, r) = (&run.origin, &run.job.resolved);
+    let devices: Vec<Value> = run
+        .computes
+        .iter()
+        .map(|c| {
+            let names: Vec<&str> = c.machines.iter().map(|m| m.name.trim()).collect();
+            let mut d = json!({"named": c.named, "version": c.version(), "devices": names, "ranks": c.ranks.len()});
+            if c.is_cpu() {
+                d["threads"] = threads(run).into();
+            }
+            d
+        })
+        .collect();
+    let zero = &r.settings.zero_optimization;
+    let mut layout = json!({
+        "ranks": run.job.ranks,
+        "data_parallel": run.job.data_ranks(),
+        "pipeline": run.layout.division.stages.as_ref().map_or(1, |s| s.stages.len()),
+        "zero_stage": zero.stage,
+        "global_batch": r.batch.global,
+        "micro_batch": r.batch.micro,
+        "accumulation": r.batch.accumulation,
+        "seq_len": run.job.tokens_per_row(),
+    });
+    if run.job.tensor_ranks() > 1 {
+        layout["tensor_parallel"] = run.job.tensor_ranks().into();
+    }
+    let away = |o: Option<&str>| o.is_some_and(|d| d != "none");
+    let mut offload = vec![];
+    if away(zero.offload_optimizer.as_ref().map(|o| o.device.as_str())) {
+        offload.push("optimizer");
+    }
+    if away(zero.offload_param.as_ref().map(|o| o.device.as_str())) {
+        offload.push("parameters");
+    }
+    if !offload.is_empty() {
+        layout["offload"] = offload.join(" and ").into();
+    }
+    let mut precision = Map::new();
+    precision.insert("compute".into(), name(r.dtype).into());
+    if r.dtype != Dtype::F32 {
+        precision.insert("master".into(), "f32".into());
+        precision.insert("accumulation".into(), name(r.accumulation()).into());
+        if run.job.ranks > 1 {
+            precision.insert("wire".into(), name(r.wire()).into());
+        }
+    }
+    json!({
+        "began": o.began,
+        "date": moment::utc(o.began),
+        "hosts": o.hosts,
+        "processes": o.processes,
+        "launcher": o.launcher,
+        "version": env!("CARGO_PKG_VERSION"),
+        "command": o.command,
+        "devices": devices,
+        "layout": layout,
+        "model": {
+            "name": model(&r.model),
+            "parameters": run.layout.dry(0).params,
+            "flops_per_token": run.job.source.spec.model().flops_per_token(run.job.tokens_per_row()),
+        },
+        "precision": precision,
+        "steps": {"from": run.resume.step, "to": run.reads.steps},
+        "set": o.set,
+    })
+}
+
+/// Threads of a rank.
+pub(crate) fn threads(run: &Run) -> u64 {
+    let here = run.local_ranks.here().len().max(1) as u64;
+    let own = run.job.resolved.settings.run.threads_per_rank;
+    own.unwrap_or_else(|| (crate::backend::cores() / here.max(1)).max(1))
+}
+
+fn name(dtype: Dtype) -> &'static str {
+    crate::job::spec::compute_type(dtype).name()
+}
+
+fn model(m: &Model) -> String {
+    match m {
+        Model::Hf(m) => m.hf.clone(),
+        // It has been resolved, so that its numbers fit.
+        Model::New(m) => m.spec(None).map_or(m.family.clone(), |s| s.summary()),
+    }
+}

@@ -1,0 +1,36 @@
+//! What is recorded of a step.
+
+use serde::Serialize;
+
+/// Record of one optimizer step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StepRecord {
+    /// Optimizer step, from 1.
+    pub step: u64,
+    /// Mean cross-entropy over the global batch, before the update; nats per token.
+    pub loss: f64,
+    /// Learning rate of the update.
+    pub lr: f64,
+    /// Global gradient norm before clipping; absent where it is not finite (a skipped step).
+    #[serde(skip_serializing_if = "is_not_finite")]
+    pub grad_norm: f64,
+    /// Tokens trained on so far, this step included.
+    pub tokens: u64,
+    /// Tokens of this step over its time.
+    pub tokens_per_s: f64,
+    /// Time from the end of the step before to the end of this one, in milliseconds.
+    pub step_ms: f64,
+    /// Loss scale after this step; only in float16 runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
+    /// Whether the update was skipped because a gradient was not finite; only in float16 runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<bool>,
+    /// Steps skipped so far; only in float16 runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped_steps: Option<u64>,
+}
+
+fn is_not_finite(x: &f64) -> bool {
+    !x.is_finite()
+}

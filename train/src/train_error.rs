@@ -1,0 +1,286 @@
+//! Why a job cannot be begun or has failed: its code, the rank and the optimizer step where these are known, and the sentence that a
+//! person reads.
+
+use crate::job_error::{JobError, Placeable};
+use crossweave_checkpoint::CheckpointError;
+use crossweave_claim::ClaimError;
+use crossweave_config::{Errors, Problem};
+use crossweave_data::DataError;
+use crossweave_hal::LoadError;
+use crossweave_mesh::rank_words;
+use crossweave_plan::Law;
+use crossweave_report::ReportError;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Result of preparing and running a job.
+pub type Result<T> = std::result::Result<T, TrainError>;
+
+/// Why a job failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// The config, or a file that it names.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// A plugin cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A folder or file that another process writes.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// The device layer.
+    #[error("{}{}", .0, room(Some(.0)))]
+    Hal(#[from] crossweave_hal::Error),
+    /// Training or inference.
+    #[error("{}{}", .0, room_of(.0))]
+    Engine(#[source] Box<crossweave_engine::Error>),
+    /// The event files of a run.
+    #[error("{0}")]
+    Report(#[from] ReportError),
+    /// The run was asked to stop; everything is saved.
+    #[error("stopped at step {step} by a signal; continue with `--resume {}`", out.display())]
+    Stopped {
+        /// Steps done.
+        step: u64,
+        /// The run's folder.
+        out: PathBuf,
+    },
+    /// Some of this process's ranks.
+    #[error("{whom}: {source}")]
+    Of {
+        /// These ranks, in words.
+        whom: String,
+        /// Why.
+        source: Box<TrainError>,
+    },
+    /// A rank of this process, one of several.
+    #[error("{}{source}", speaker(*rank, source))]
+    OnRank {
+        /// The rank.
+        rank: u32,
+        /// Why.
+        source: Box<TrainError>,
+    },
+    /// Another process of the job.
+    #[error("{} stop{}: {failure}{}", rank_words(here), if here.len() == 1 { "s" } else { "" }, was.as_ref().map_or(String::new(), |w| format!("; {w}")))]
+    Peer {
+        /// The ranks of this process.
+        here: Range<u32>,
+        /// What the other said, or that it died.
+        failure: crossweave_mesh::PeerFailure,
+        /// Where the checker has seen it last, of one that died without a word.
+        was: Option<String>,
+    },
+    /// Another process has said it.
+    #[error("")]
+    Elsewhere {
+        /// Exit code of all.
+        code: u8,
+    },
+}
+
+/// What to do about memory that a device does not have.
+const ROOM: &str = "; fix: keep less there with a smaller train_micro_batch_size_per_gpu, model.recompute, a higher zero_optimization.stage, \
+     zero_optimization.offload_optimizer or more ranks (`crossweave estimate` says what each saves); or raise the budget: the \
+     back end's own (CROSSWEAVE_PLUGIN_OPTIONS, such as cpu.memory_bytes), or the limits of the process (ulimit -v and -d of memory, -u of threads)";
+
+/// What to do about memory that the process itself does not have.
+pub const HOST_ROOM: &str = "keep less on this machine with fewer ranks, smaller text files, a smaller train_micro_batch_size_per_gpu, \
+     zero_optimization.offload_optimizer with device \"nvme\", or checkpoint.async false; or raise the limit of the process (ulimit -v and -d), or of \
+     its group, or take a machine with more memory";
+
+fn room(e: Option<&crossweave_hal::Error>) -> &'static str {
+    match e.map(|e| e.code) {
+        Some(crossweave_hal::Code::Oom) => ROOM,
+        _ => "",
+    }
+}
+
+/// As [`room`], also where the plan already shows that there is too little.
+fn room_of(e: &crossweave_engine::Error) -> &'static str {
+    match e.plan() {
+        Some(p) if p.law == Law::Budget => ROOM,
+        _ => room(e.hal()),
+    }
+}
+
+/// Errors of the crates below, which are those of a job.
+macro_rules! of_job {
+    ($($source:ty),+) => {$(
+        impl From<$source> for TrainError {
+            fn from(e: $source) -> TrainError {
+                TrainError::Job(e.into())
+            }
+        }
+    )+};
+}
+of_job!(Errors, DataError, CheckpointError);
+
+impl From<crossweave_engine::Error> for TrainError {
+    fn from(e: crossweave_engine::Error) -> TrainError {
+        TrainError::Engine(Box::new(e))
+    }
+}
+
+impl TrainError {
+    /// Wraps a system error with the file and the verb.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> TrainError {
+        let job = JobError::io(action, path);
+        move |source| TrainError::Job(job(source))
+    }
+
+    /// Refuses a place whose file would be replaced by a finished one, where what is there is no file: `/dev/null` would not be it again.
+    ///
+    /// # Errors
+    /// A folder, a device, a pipe.
+    pub fn not_a_file(option: &str, path: &Path) -> Result<()> {
+        match std::fs::metadata(path) {
+            Ok(there) if !there.is_file() => {
+                let what = if there.is_dir() {
+                    "a folder"
+                } else {
+                    "no regular file"
+                };
+                Err(TrainError::refused(
+                    format!("{option} {}: is {what}", path.display()),
+                    "name a file",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A refusal: see [`JobError::refused`].
+    pub fn refused(what: impl Into<String>, fix: impl Into<String>) -> TrainError {
+        TrainError::Job(JobError::refused(what, fix))
+    }
+
+    /// A failure of rank `rank`, where there are several processes; one that has its rank keeps it.
+    pub fn on_rank(rank: u32, source: TrainError) -> TrainError {
+        match source {
+            TrainError::OnRank { .. } | TrainError::Elsewhere { .. } => source,
+            _ => TrainError::OnRank {
+                rank,
+                source: Box::new(source),
+            },
+        }
+    }
+
+    /// Another process's failure, as the process of the ranks `here` has it. What the first process has said itself is not repeated.
+    pub fn peer(
+        here: Range<u32>,
+        failure: &crossweave_mesh::PeerFailure,
+        was: Option<String>,
+    ) -> TrainError {
+        match (failure.process, &failure.message) {
+            (0, Some(_)) => TrainError::Elsewhere { code: 1 },
+            _ => TrainError::Peer {
+                here,
+                failure: failure.clone(),
+                was: was.filter(|_| failure.message.is_none()),
+            },
+        }
+    }
+
+    /// Has somebody else said it already?
+    pub fn is_silent(&self) -> bool {
+        matches!(self, TrainError::Elsewhere { .. })
+    }
+
+    /// Is it a refusal, which every process sees alike?
+    pub fn is_refused(&self) -> bool {
+        matches!(self, TrainError::Job(JobError::Refused { .. }))
+    }
+
+    /// Does the run's folder belong to another process now? Nothing more may be written there.
+    pub fn is_lost_claim(&self) -> bool {
+        use JobError::Checkpoint;
+        let claim = match self {
+            TrainError::Claim(e) | TrainError::Job(Checkpoint(CheckpointError::Claim(e))) => e,
+            _ => return false,
+        };
+        matches!(claim, ClaimError::Lost { .. })
+    }
+
+    /// Was this caused by another rank's failure? The first cause is the one to show.
+    pub fn is_secondary(&self) -> bool {
+        use JobError::Checkpoint;
+        match self {
+            TrainError::OnRank { source, .. } => source.is_secondary(),
+            TrainError::Engine(e) => e.is_secondary(),
+            TrainError::Hal(e) => e.code == crossweave_hal::Code::Aborted,
+            TrainError::Job(Checkpoint(e)) => matches!(e, CheckpointError::GivenUp { .. }),
+            _ => false,
+        }
+    }
+
+    /// Can another rank's failure have caused this one of `rank`? What a rank has met alone is reported at once, before its end is noticed.
+    pub fn may_follow(&self, rank: u32) -> bool {
+        use crossweave_hal::{Code, JobRank};
+        let hal = match self {
+            TrainError::Engine(e) => e.hal(),
+            TrainError::Hal(e) => Some(e),
+            _ => None,
+        };
+        // Who did not come in time has been found out, from what all ranks show.
+        let judged = |e: &crossweave_hal::Error| e.code == Code::Timeout && e.at == "checker";
+        let between = |e: &crossweave_hal::Error| {
+            let follows = matches!(e.code, Code::Comm | Code::Aborted | Code::Timeout);
+            follows && e.peer != Some(JobRank(rank)) && !judged(e)
+        };
+        hal.is_some_and(between)
+    }
+
+    /// The exit status of a process that ends by this, on which the processes of a job agree.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            // What shells report for a process that ended on an interrupt.
+            TrainError::Stopped { .. } => 130,
+            TrainError::Elsewhere { code } => *code,
+            TrainError::OnRank { source, .. } => source.exit_code(),
+            _ => 1,
+        }
+    }
+}
+
+impl Placeable for TrainError {
+    fn problems(self) -> std::result::Result<Vec<Problem>, TrainError> {
+        match self {
+            TrainError::Job(e) => e.problems().map_err(TrainError::Job),
+            e => Err(e),
+        }
+    }
+}
+
+/// Who says `source`, where its words do not begin with that; rank 0 speaks for the job.
+fn speaker(rank: u32, source: &TrainError) -> String {
+    let words = source.to_string();
+    let named = |c: &char| words.starts_with(&format!("rank {rank}{c}"));
+    match rank == 0 || [',', ':'].iter().any(named) {
+        true => String::new(),
+        false => format!("rank {rank}: "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossweave_hal::{Code, Error};
+
+    #[test]
+    fn memory_that_is_not_there_comes_with_the_keys_that_help() {
+        let words = "mem_alloc: 9 B: more than the device has left (3 B of 8 B are given out, the budget of cpu.memory_bytes)";
+        let oom = TrainError::Hal(Error::new(Code::Oom, "alloc", words)).to_string();
+        for part in [
+            "of 8 B",
+            "cpu.memory_bytes",
+            "fix:",
+            "train_micro_batch_size_per_gpu",
+        ] {
+            assert!(oom.contains(part), "{oom}");
+        }
+        let other = TrainError::Hal(Error::new(Code::Comm, "alloc", "x")).to_string();
+        assert!(!other.contains("fix:"), "{other}");
+    }
+}
