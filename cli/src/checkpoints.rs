@@ -1,18 +1,15 @@
 //! `crossweave checkpoint`: look into a checkpoint or a model folder, verify every byte, write it for other ranks, export its model.
 
 use crate::args::CheckpointAction;
-use crate::companions::Companions;
 use crate::error::{CliError, Result};
 use crate::say::say;
-use crate::stored::{floats, parameters};
 use crate::surroundings::Caches;
-use crate::train::save;
-use crate::{adapted, described, trained};
+use crate::{described, exports};
 use crossweave_checkpoint::{
-    Checkpoint, Detail, Dtype, Proof, PublicKey, SIGNATURE, SecretKey, check_target, inspect,
-    inspect_json, keygen, reshard, sign, verify_by, verify_json_by,
+    Detail, Dtype, PublicKey, SIGNATURE, SecretKey, inspect, inspect_json, keygen, sign, verify_by,
+    verify_json_by,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::Path;
 
 /// Runs the command.
@@ -81,106 +78,38 @@ fn check(dir: &Path, key: Option<&PublicKey>, json: bool) -> Result<()> {
 
 /// Writes an equivalent checkpoint for another number of ranks.
 fn rewrite(dir: &Path, out: &Path, ranks: u32, stage: Option<u8>, json: bool) -> Result<()> {
-    // Read once: each chunk is held against its hash as it passes.
-    let from = Checkpoint::open_as(dir, Proof::AsRead)?;
-    described::check(&from)?;
-    let mut state = from.state().clone();
-    // A run that continues asks for its ranks and stage anew; what is recorded is what the files are cut for.
-    if state["config"]["mesh"].is_object() {
-        state["config"]["mesh"]["dp"] = ranks.into();
-        // Each of these ranks has a slice of every whole unit.
-        for axis in ["pp", "tp", "cp"] {
-            state["config"]["mesh"][axis] = 1.into();
-        }
-        state["config"]["mesh"]["pp_layers"] = "even".into();
-    }
-    if let Some(stage) = stage {
-        state["config"]["zero_optimization"]["stage"] = stage.into();
-    }
-    let step = reshard(&from, out, ranks as usize, state)?;
+    let done = exports::for_ranks(dir, out, ranks, stage)?;
+    let (step, had, to) = (done.step, done.from_ranks, &done.to);
     if json {
-        let report = json!({"step": from.step(), "from": {"path": from.path(), "ranks": from.world_size()}, "to": {"path": step, "ranks": ranks}});
+        let report = json!({"step": step, "from": {"path": done.from, "ranks": had}, "to": {"path": to, "ranks": ranks}});
         say!("{report:#}");
     } else {
-        say!(
-            "step {}: {} rank(s) -> {ranks}: {}",
-            from.step(),
-            from.world_size(),
-            step.display()
-        );
+        say!("step {step}: {had} rank(s) -> {ranks}: {}", to.display());
     }
     Ok(())
 }
 
 /// Writes a checkpoint's model in Hugging Face layout, or its adapters in PEFT's.
-fn export(
-    (dir, caches): (&Path, &Caches),
-    out: &Path,
-    dtype: &str,
-    merge: bool,
-    json: bool,
-) -> Result<()> {
+fn export(from: (&Path, &Caches), out: &Path, dtype: &str, merge: bool, json: bool) -> Result<()> {
     let dtype = match dtype {
         "bf16" => Dtype::BF16,
         "f16" => Dtype::F16,
         _ => Dtype::F32,
     };
-    let from = Checkpoint::open_as(dir, Proof::AsRead)?;
-    described::check(&from)?;
-    let config = trained::hf_config(&from, caches)?;
-    check_target(out)?;
-    let warn = |what: &str| eprintln!("warning: {what}");
-    let extra = trained::companions(&from, &config, caches, &warn).or_else(|e| {
-        warn(&format!("the model is written without a tokenizer: {e}"));
-        Companions {
-            tokenizer: None,
-            folder: None,
-            config: &config,
-            warn: &warn,
-        }
-        .files()
+    let done = exports::as_model(from, out, dtype, merge, &|what| {
+        eprintln!("warning: {what}");
     })?;
-    match merge {
-        true => merged(&from, out, &config, dtype, &extra)?,
-        false => save::export(&from, out, &config, dtype, (&extra, save::Weights::Trained))?,
-    }
-    let num_params = parameters(&from).count();
+    let (step, params) = (done.step, done.params);
     if json {
-        let report = json!({"step": from.step(), "checkpoint": from.path(), "model": out, "tensors": num_params});
+        let report =
+            json!({"step": step, "checkpoint": done.from, "model": out, "tensors": params});
         say!("{report:#}");
-    } else {
-        say!(
-            "step {}: {num_params} {}: {}",
-            from.step(),
-            match merge {
-                true => "matrices of adapters, merged",
-                false => "tensors",
-            },
-            out.display()
-        );
+        return Ok(());
     }
+    let what = match merge {
+        true => "matrices of adapters, merged",
+        false => "tensors",
+    };
+    say!("step {step}: {params} {what}: {}", out.display());
     Ok(())
-}
-
-/// Writes the model under a checkpoint's adapters with their updates added.
-fn merged(
-    from: &Checkpoint,
-    out: &Path,
-    config: &Value,
-    dtype: Dtype,
-    extra: &[(String, Vec<u8>)],
-) -> Result<()> {
-    let Some(source) = adapted::of_checkpoint(from)? else {
-        return Err(CliError::refused(
-            format!("--merge: {} holds no adapters", from.path().display()),
-            "leave --merge out: its model is whole",
-        ));
-    };
-    let read = |name: &str| {
-        let logical = format!("value/{name}");
-        let shape = &from.logical_info(&logical)?.shape;
-        let elements = shape.iter().map(|d| *d as u64).product();
-        floats(from, &logical, 0..elements)
-    };
-    Ok(adapted::merge(&source, out, config, dtype, extra, &read)?)
 }

@@ -1,8 +1,8 @@
 //! What a run has come to, as the rows of a table.
 
-use crate::events::Closing;
+use crate::events::{Closing, GraphCounts, RankLedger};
 use crate::train::Computes;
-use crossweave_engine::{GraphCounts, RankLedger};
+use crate::{gradients, reductions};
 use crossweave_report::listed;
 use crossweave_report::moment::clock;
 use crossweave_words::Size;
@@ -93,8 +93,8 @@ pub fn rows(run: &Closing<'_>) -> Vec<(&'static str, String)> {
         let line = format!("each layer{and} over {tp} ranks, {groups} of these groups{but}");
         rows.push(("tensor", line));
     }
-    let reductions = crate::reductions::of_run(&run.spec, &run.dry.units);
-    rows.extend(reductions.map(|line| ("gradients", line)));
+    let reductions = gradients::of_run(&run.spec, &run.dry.units);
+    rows.extend(reductions.map(|r| ("gradients", reductions::of_run(&r))));
     rows.extend(bridge(ledgers).map(|line| ("bridge", line)));
     rows.extend(graphs(ledgers).map(|line| ("graphs", line)));
     let params: u64 = run.dry.params;

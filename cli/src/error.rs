@@ -45,8 +45,7 @@ of_train!(
     CheckpointError,
     LoadError,
     ReportError,
-    crossweave_hal::Error,
-    crossweave_engine::Error
+    crossweave_hal::Error
 );
 
 impl CliError {

@@ -6,7 +6,6 @@
 mod args;
 mod asked;
 mod backends;
-mod check;
 mod checkpoints;
 mod closing;
 mod completions;
@@ -21,10 +20,8 @@ mod estimates;
 mod explain_page;
 mod explains;
 mod explore;
-mod figures;
 mod flight_page;
 mod generate;
-mod gradients;
 #[cfg(test)]
 mod listing;
 mod live;
@@ -47,13 +44,14 @@ use args::{Cli, Command};
 use clap::Parser;
 use crossweave::outputs::Outputs;
 use crossweave::{
-    self as train, adapted, backend, companions, described, events, flight, infer, layers, outputs,
-    ranks, source, stages, stored, train_error, trained,
+    self as train, backend, described, events, exports, figures, flight, infer, layers, outputs,
+    ranks, stages, train_error, trained,
 };
 use crossweave_data::is_guarded;
 use crossweave_hal::{HostMemory, crash};
-use crossweave_job::{self as job, adapter, config_file, error as job_error, found, hub, model};
+use crossweave_job::{config_file, error as job_error};
 use error::Result;
+use figures::{check, gradients};
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Duration;

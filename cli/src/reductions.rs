@@ -1,8 +1,6 @@
 //! When the gradients of several micro-batches are reduced, as lines of a page.
 
-use crate::gradients::{self, Reduced, ReducedByFormula, Reductions};
-use crossweave_engine::RankSpec;
-use crossweave_plan::UnitFacts;
+use crate::gradients::{Reduced, ReducedByFormula, Reductions, ReductionsOfRun};
 use crossweave_words::Size;
 
 fn in_words(reduced: &str) -> &'static str {
@@ -44,12 +42,11 @@ pub fn line(r: &Reductions) -> String {
     )
 }
 
-/// The choice of a run beside the other one, for a rank of the first pipeline stage with these units.
-pub fn of_run(spec: &RankSpec, units: &[UnitFacts]) -> Option<String> {
+/// The choice of a run beside the other one.
+pub fn of_run(r: &ReductionsOfRun) -> String {
     let of = |r: &ReducedByFormula| {
         let (how, held, sent) = (in_words(r.reduced), Size(r.held_bytes), Size(r.sent_bytes));
         format!("{how}: {held} held, {sent} sent a step")
     };
-    let r = gradients::of_run(spec, units)?;
-    Some(format!("reduced {}; {}", of(&r.chosen), of(&r.other)))
+    format!("reduced {}; {}", of(&r.chosen), of(&r.other))
 }

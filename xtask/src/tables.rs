@@ -140,14 +140,14 @@ pub const CRATES: &[Crate] = &[
     // What prepares a job and runs its ranks, for a program that trains: above the engine, and without a command line.
     Crate {
         name: TRAIN, floor: 10,
-        ours: &[HAL, LAYERS, NULL, CPU, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, JOB, REPORT, FILES],
+        ours: &[HAL, LAYERS, NULL, CPU, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, JOB, REPORT, FILES, WORDS],
         theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"],
     },
     Crate {
         name: "crossweave-cli", floor: 11,
-        ours: &[TRAIN, HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, PLAN, TENSOR, ZERO, NN, DATA, CHECKPOINT, CONFIG, ENGINE, JOB, REPORT, FILES, WORDS],
-        theirs: &["clap_complete", "clap_mangen", "console", "clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
-        dev: &[CLAIM, TESTS, "safetensors", "sha2", "tempfile"],
+        ours: &[TRAIN, HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, DATA, CHECKPOINT, CONFIG, JOB, REPORT, FILES, WORDS],
+        theirs: &["clap_complete", "clap_mangen", "console", "clap", "ctrlc", "indicatif", "nix", "serde_json", "thiserror"],
+        dev: &[CLAIM, NN, TENSOR, TESTS, "safetensors", "sha2", "tempfile"],
     },
     Crate { name: TESTS, floor: 12, ours: ANY, theirs: ANY, dev: ANY },
     // Defects on purpose, for the conformance kit's own test.

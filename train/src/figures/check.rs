@@ -4,8 +4,8 @@
 use crate::backend::{self, BackendChoice};
 use crate::found::Found;
 use crate::surroundings::{Plugins, Surroundings};
-use crate::train::{capable, fits, free_folder, graphs, keys, may_become, ready};
 use crate::train_error::{Result, TrainError};
+use crate::{capable, fits, free_folder, graphs, keys, may_become, ready};
 use crate::{hub, job_error, source};
 use crossweave_config::{Config, Data};
 use crossweave_data::{Corpus, DataSpec, Progress};

@@ -13,17 +13,20 @@ mod time;
 
 use crate::surroundings::Surroundings;
 use crate::train_error::Result;
-pub use advice::Advice;
+pub use advice::{Advice, CommOverCompute};
 use crossweave_zero::ZeroStage;
 pub use crossweave_zero::estimate::Shape;
 use crossweave_zero::estimate::{Accounting, ActivationCase, Tier, ledger as held};
 pub use cut::{AxisTraffic, CutMesh};
-pub use experts::{ModelWithExperts, with_experts};
+pub use experts::{ModelWithExperts, OfExperts, Standard, Whole, with_experts};
 use job::Job;
-pub use ledger::{Activations, Largest, LedgerOfRank, OffloadTraffic};
+pub use ledger::{
+    Activations, Capacity, Largest, LargestOfStage, LedgerOfRank, LedgerRow, OffloadTraffic,
+    TierBytes,
+};
 use serde::{Serialize, Serializer};
-pub use states::StagesOfStates;
-pub use time::{Scaling, TimeOfRun, Times};
+pub use states::{BytesOfParam, Component, ModelStates, StagesOfStates, StatesOfStage};
+pub use time::{RunTime, Scaling, ScalingRow, StepTime, TimeOfRun, Times};
 
 /// What is estimated: a model, and what is asked of it in place of what a config or a default says.
 #[derive(Clone, Debug, Default)]

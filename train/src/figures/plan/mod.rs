@@ -8,14 +8,14 @@ mod verdict;
 
 use crate::backend::{host, open_linked};
 use crate::figures::devices;
-use crate::gradients::{self, Reductions};
+use crate::figures::gradients::{self, Reductions};
 use crate::job::open::Opened;
 use crate::job::spec::compute_type;
 use crate::job::{Division, Job, Shares, spec};
 use crate::stages;
 use crate::surroundings::Surroundings;
-use crate::train::with_offload;
 use crate::train_error::{Result, TrainError};
+use crate::with_offload;
 use crossweave_config::Config;
 use crossweave_engine::{Dry, RankSpec, Trainer, dry_run, rehearsal};
 use crossweave_hal::{CheckerState, Plugin};
@@ -23,7 +23,11 @@ use crossweave_mesh::{Axis, Place};
 use crossweave_plan::{Facts, Plan};
 use facts::JobFacts;
 pub use pipeline::{OfStages, Pipeline, PipelineStage};
-pub use rank::{Memory, Moved, OfJob, Offloaded, PeakOfPlan, StatesFormula, VocabularyRows};
+pub use rank::{
+    AxisCalls, Base, FilesOfStep, Formula, Held, HeldApart, HostMemory, Layout, Memory, Moved,
+    OfJob, Offloaded, PeakOfPlan, Resting, StatesFormula, Transfers, VocabularyRows,
+};
+pub use remedies::Flags;
 use serde::Serialize;
 pub use verdict::{Advice, Verdict};
 

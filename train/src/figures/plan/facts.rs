@@ -1,7 +1,7 @@
 //! What is known of a job beside its trainers: model, device and batch.
 
 use crate::figures::devices::Chosen;
-use crate::gradients;
+use crate::figures::gradients;
 use crate::job::Job;
 use crossweave_engine::{RankSpec, Recompute};
 use crossweave_hal::DType;

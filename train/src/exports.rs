@@ -1,0 +1,124 @@
+//! A checkpoint in other forms: for other ranks, or as a model in Hugging Face layout or adapters in PEFT's.
+
+use crate::companions::Companions;
+use crate::save;
+use crate::stored::{floats, parameters};
+use crate::surroundings::Caches;
+use crate::train_error::{Result, TrainError};
+use crate::{adapted, described, trained};
+use crossweave_checkpoint::{Checkpoint, Dtype, Proof, check_target, reshard};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// A checkpoint that was written for other ranks.
+#[derive(Clone, Debug)]
+pub struct Resharded {
+    /// Its step.
+    pub step: u64,
+    /// The checkpoint that was read.
+    pub from: PathBuf,
+    /// Ranks of that.
+    pub from_ranks: usize,
+    /// The checkpoint that was written.
+    pub to: PathBuf,
+}
+
+/// Writes an equivalent checkpoint for another number of ranks.
+///
+/// # Errors
+/// Nothing there; damage, with file and reason; a target that is taken; the disk.
+pub fn for_ranks(dir: &Path, out: &Path, ranks: u32, stage: Option<u8>) -> Result<Resharded> {
+    // Read once: each chunk is held against its hash as it passes.
+    let from = Checkpoint::open_as(dir, Proof::AsRead)?;
+    described::check(&from)?;
+    let mut state = from.state().clone();
+    // A run that continues asks for its ranks and stage anew; what is recorded is what the files are cut for.
+    if state["config"]["mesh"].is_object() {
+        state["config"]["mesh"]["dp"] = ranks.into();
+        // Each of these ranks has a slice of every whole unit.
+        for axis in ["pp", "tp", "cp"] {
+            state["config"]["mesh"][axis] = 1.into();
+        }
+        state["config"]["mesh"]["pp_layers"] = "even".into();
+    }
+    if let Some(stage) = stage {
+        state["config"]["zero_optimization"]["stage"] = stage.into();
+    }
+    Ok(Resharded {
+        to: reshard(&from, out, ranks as usize, state)?,
+        step: from.step(),
+        from: from.path().to_path_buf(),
+        from_ranks: from.world_size(),
+    })
+}
+
+/// A model that was written from a checkpoint.
+#[derive(Clone, Debug)]
+pub struct Exported {
+    /// The checkpoint.
+    pub from: PathBuf,
+    /// Its step.
+    pub step: u64,
+    /// Parameters that it holds: of the model, or of its adapters.
+    pub params: usize,
+}
+
+/// Writes a checkpoint's model in Hugging Face layout, or its adapters in PEFT's; with `merge` the model under them with their updates added.
+/// `warn` gets what is remarkable, such as why the model is written without its tokenizer.
+///
+/// # Errors
+/// Nothing there; damage, with file and reason; a target that is taken; the disk.
+pub fn as_model(
+    (dir, caches): (&Path, &Caches),
+    out: &Path,
+    dtype: Dtype,
+    merge: bool,
+    warn: &dyn Fn(&str),
+) -> Result<Exported> {
+    let from = Checkpoint::open_as(dir, Proof::AsRead)?;
+    described::check(&from)?;
+    let config = trained::hf_config(&from, caches)?;
+    check_target(out)?;
+    let extra = trained::companions(&from, &config, caches, warn).or_else(|e| {
+        warn(&format!("the model is written without a tokenizer: {e}"));
+        Companions {
+            tokenizer: None,
+            folder: None,
+            config: &config,
+            warn,
+        }
+        .files()
+    })?;
+    match merge {
+        true => merged(&from, out, &config, dtype, &extra)?,
+        false => save::export(&from, out, &config, dtype, (&extra, save::Weights::Trained))?,
+    }
+    Ok(Exported {
+        from: from.path().to_path_buf(),
+        step: from.step(),
+        params: parameters(&from).count(),
+    })
+}
+
+/// Writes the model under a checkpoint's adapters with their updates added.
+fn merged(
+    from: &Checkpoint,
+    out: &Path,
+    config: &Value,
+    dtype: Dtype,
+    extra: &[(String, Vec<u8>)],
+) -> Result<()> {
+    let Some(source) = adapted::of_checkpoint(from)? else {
+        return Err(TrainError::refused(
+            format!("--merge: {} holds no adapters", from.path().display()),
+            "leave --merge out: its model is whole",
+        ));
+    };
+    let read = |name: &str| {
+        let logical = format!("value/{name}");
+        let shape = &from.logical_info(&logical)?.shape;
+        let elements = shape.iter().map(|d| *d as u64).product();
+        floats(from, &logical, 0..elements)
+    };
+    Ok(adapted::merge(&source, out, config, dtype, extra, &read)?)
+}
