@@ -24,7 +24,7 @@ pub struct Peak {
     pub step: StepId,
     /// That step's text.
     pub text: String,
-    /// What they are.
+    /// The bytes by kind.
     pub parts: Parts,
 }
 
@@ -41,7 +41,7 @@ pub struct Parts {
     pub activations: u64,
     /// Outputs between units, and their gradients.
     pub flow: u64,
-    /// What the running step needs for itself.
+    /// The scratch memory of the running step.
     pub workspace: u64,
 }
 

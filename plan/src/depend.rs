@@ -32,13 +32,13 @@ pub enum Resource {
 /// One touch of a resource by a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// What is touched.
+    /// The data touched.
     pub resource: Resource,
-    /// Whether it is written.
+    /// True for a write, false for a read.
     pub write: bool,
 }
 
-/// What each step of `plan` touches. Gathers take slots as [`slots`] says; `facts` add the units a unit is tied to.
+/// Returns the accesses of each step of `plan`. Gathers take slots as [`slots`] says; `facts` add the units a unit is tied to.
 pub fn accesses(plan: &Plan, facts: &Facts) -> Vec<Vec<Access>> {
     let slots = slots(plan, facts);
     let with_grads: Vec<UnitId> = (0..facts.units.len() as UnitId)
@@ -186,8 +186,8 @@ fn touches(op: &StepKind, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> 
     out
 }
 
-/// What is known to be done when a step starts: for each lane, how many of the plan's steps from its start on, counted
-/// by position (0: none). This is a vector clock over lanes.
+/// The steps known to be done when a step starts: for each lane, the number of the plan's steps from its start on, counted by position (0:
+/// none). This is a vector clock over lanes.
 type Clock = [u32; Lane::ALL.len()];
 
 /// The order that lanes and edges impose: whether one step is done before another starts.
@@ -222,14 +222,14 @@ impl Order {
         last[lane.index()] = Some(here);
     }
 
-    /// What is known once step `p` itself is done.
+    /// Returns the steps known to be done once step `p` itself is.
     fn through(&self, p: usize) -> Clock {
         let mut clock = self.done[p];
         clock[self.lanes[p]] = clock[self.lanes[p]].max(p as u32 + 1);
         clock
     }
 
-    /// Whether `first` is done, by lane order and edges, before `second` starts.
+    /// Returns true if `first` is done, by lane order and edges, before `second` starts.
     pub fn before(&self, first: StepId, second: StepId) -> bool {
         match (self.lanes.get(first.index()), self.done.get(second.index())) {
             (Some(&lane), Some(clock)) => clock[lane] > first.0,
@@ -244,7 +244,7 @@ fn join(into: &mut Clock, from: &Clock) {
     }
 }
 
-/// Who touched a resource last.
+/// The last steps that touched a resource.
 #[derive(Clone, Default)]
 struct Last {
     write: Option<usize>,
@@ -280,7 +280,7 @@ fn hazards(plan: &Plan, facts: &Facts, mut found: impl FnMut(usize, usize, Resou
     }
 }
 
-/// Whether every hazard of the plan is ordered.
+/// Holds the plan to the law that every hazard is ordered.
 pub(crate) fn check_hazards(plan: &Plan, facts: &Facts) -> Result<(), PlanError> {
     let order = Order::new(plan);
     let mut fault = None;

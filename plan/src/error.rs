@@ -24,7 +24,7 @@ pub enum Law {
     Activations,
     /// A recompute follows a forward that kept its input only.
     RecomputeInput,
-    /// What a step makes is used by the end of the plan: saved activations by their backward, an output by the next unit or a send,
+    /// All that a step makes is used by the end of the plan: saved activations by their backward, an output by the next unit or a send,
     /// gathered parameters until they are released.
     Consumed,
     /// Parameters are gathered when used.
@@ -70,7 +70,7 @@ pub struct PlanError {
     pub rank: Option<u32>,
     /// The step at fault, and its text; none when the fault is an absence.
     pub step: Option<(StepId, String)>,
-    /// What is wrong, and the way out.
+    /// The fault, and the way out.
     pub message: String,
 }
 

@@ -11,7 +11,7 @@ pub struct UnitFacts {
     pub name: String,
     /// Parameter elements of the whole unit. Zero: nothing to gather.
     pub params: u64,
-    /// How many of these elements are never updated and lie in a flat of their own (under adapters).
+    /// The number of these elements that are never updated and lie in a flat of their own (under adapters).
     #[serde(default)]
     pub base: u64,
     /// Bytes of the whole unit's parameters in the type the forward reads.
@@ -40,7 +40,7 @@ pub struct UnitFacts {
     /// Other units whose parameters this one reads too, and into whose gradients it sums (a tied output head).
     #[serde(default)]
     pub ties: Vec<UnitId>,
-    /// What its steps say to other ranks beyond what the plan shows.
+    /// The communication of its steps beyond what the plan shows.
     #[serde(skip)]
     pub talk: UnitTalk,
 }
@@ -67,7 +67,7 @@ pub struct UnitTalk {
 pub struct Said {
     /// The axes of its group.
     pub axes: AxisSet,
-    /// What it is: `reduce of 64 elements`.
+    /// The operation in words: `reduce of 64 elements`.
     pub what: String,
 }
 
@@ -83,7 +83,7 @@ impl UnitFacts {
     }
 }
 
-/// What the passes and `check` know about the model, the batch and the machine.
+/// Sizes of the model, the batch and the machine, on which passes and `check` decide.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Units of the whole model in run order.
@@ -122,12 +122,12 @@ impl Facts {
         std::iter::once(unit).chain(ties.unwrap_or_default().iter().copied())
     }
 
-    /// Whether the unit has parameters to gather.
+    /// Returns true if the unit has parameters to gather.
     pub fn has_params(&self, unit: UnitId) -> bool {
         self.units.get(unit as usize).is_some_and(|u| u.params > 0)
     }
 
-    /// Whether the unit has a gradient to reduce and a state to update.
+    /// Returns true if the unit has a gradient to reduce and a state to update.
     pub fn has_grads(&self, unit: UnitId) -> bool {
         self.units
             .get(unit as usize)

@@ -36,7 +36,7 @@ struct Saved {
     spilled: bool,
 }
 
-/// How far the gradient of a unit has left for the host.
+/// The part of a unit's gradient that has left for the host.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parting {
     /// All of it has.
@@ -49,7 +49,7 @@ struct Parting {
     left: bool,
 }
 
-/// Where a unit stands in the step.
+/// The state of a unit within the step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
     run: bool,
@@ -81,7 +81,7 @@ struct Standing {
     shard_here: bool,
 }
 
-/// Where a plan stands between two of its steps.
+/// The state of a plan between two of its steps.
 pub(crate) struct State<'a> {
     plan: &'a Plan,
     facts: &'a Facts,
@@ -686,7 +686,7 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// What must be true when the last step is done.
+    /// Holds the state behind the last step to the laws about the end of a plan.
     pub(crate) fn finish(&self) -> Result<(), PlanError> {
         let fault = |law, message: String| Err(PlanError::whole(law, message));
         let run_here = self.plan.units();

@@ -15,7 +15,7 @@ pub type Rank = u32;
 /// A pipeline stage: the coordinate on the axis `pp`.
 pub type PipelineStage = u32;
 
-/// What a forward leaves behind for its backward.
+/// The activations that a forward leaves behind for its backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
@@ -29,7 +29,7 @@ pub enum Keep {
     Nothing,
 }
 
-/// How the gradients of a bucket are summed over the data-parallel group.
+/// The form of the sum of a bucket's gradients over the data-parallel group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduction {
@@ -39,8 +39,8 @@ pub enum Reduction {
     Scatter,
 }
 
-/// What one step does. The engine runs every kind except `InputGrad` and `WeightGrad`, the split backward of zero-bubble
-/// schedules, which no schedule here writes yet; they are data like the others, and `check` knows their laws.
+/// One operation of a step. The engine runs every kind except `InputGrad` and `WeightGrad`, the split backward of zero-bubble schedules,
+/// which no schedule here writes yet; they are data like the others, and `check` knows their laws.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepKind {
@@ -63,7 +63,7 @@ pub enum StepKind {
         unit: UnitId,
         /// Micro-batch run.
         mb: MicroBatch,
-        /// What is left for the backward.
+        /// The activations left for the backward.
         keep: Keep,
     },
     /// Rebuild, from the kept input, what the forward threw away.
@@ -98,7 +98,7 @@ pub enum StepKind {
     ReduceGrad {
         /// Units of the bucket, in the order in which their gradients are laid out in it.
         units: Vec<UnitId>,
-        /// Whether each rank ends with the whole sum or with its slice.
+        /// The form of the sum: whole on each rank, or a slice.
         how: Reduction,
         /// The sum is of some micro-batches only: it is added to this rank's slice, later micro-batches begin a new gradient, and
         /// the last reduction completes the slice.
@@ -113,7 +113,7 @@ pub enum StepKind {
     },
     /// The global norm of all gradients and the clipping coefficient, left on the device.
     GradNorm,
-    /// Whether all gradients are finite (loss scaling); the flag is left on the device.
+    /// Find out if all gradients are finite (loss scaling); the flag is left on the device.
     Finite,
     /// Optimizer step of one unit.
     Update {
@@ -307,7 +307,7 @@ impl StepKind {
         }
     }
 
-    /// Whether this is a computation of a unit: what `prefetch` counts as one step of depth.
+    /// Returns true if this is a computation of a unit, which `prefetch` counts as one step of depth.
     pub fn computes(&self) -> bool {
         self.reads_params().is_some() || matches!(self, StepKind::WeightGrad { .. })
     }

@@ -28,7 +28,7 @@ pub trait Pass {
     fn run(&self, plan: Plan, facts: &Facts) -> Result<Plan, PlanError>;
 }
 
-/// What a pass made of the plan, as the compact line.
+/// The plan behind a pass, as the compact line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
     /// The pass's name; `schedule` for what the pipeline was given.
@@ -60,7 +60,7 @@ impl PassManager {
         self.passes.iter().map(|p| p.name()).collect()
     }
 
-    /// Whether the order of the passes is right for a start from `plan`, without running any.
+    /// Holds the order of the passes to what each needs for a start from `plan`, without running any.
     pub fn verify(&self, plan: &Plan) -> Result<(), PlanError> {
         let mut words = plan.provides.clone();
         for pass in &self.passes {

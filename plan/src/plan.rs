@@ -23,7 +23,7 @@ impl StepId {
 pub struct Step {
     /// Position in the plan.
     pub id: StepId,
-    /// What is done.
+    /// The operation.
     pub op: StepKind,
     /// The in-order queue it is done on.
     pub lane: Lane,
@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-/// Where a kind of data lives between its uses.
+/// The place of a kind of data between its uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Storage {
@@ -60,7 +60,7 @@ pub enum Storage {
 pub mod words {
     /// The forwards and backwards are there.
     pub const SCHEDULE: &str = "schedule";
-    /// What forwards keep has been chosen.
+    /// The activations that forwards keep have been chosen.
     pub const KEEP: &str = "keep";
     /// Gathers, releases and reductions are placed.
     pub const PLACED: &str = "placed";
@@ -77,13 +77,13 @@ pub mod words {
 pub struct Plan {
     /// The steps, in an order in which one queue could run them.
     pub steps: Vec<Step>,
-    /// Where the parameters live. `Slots`: every use must find its unit gathered.
+    /// The place of the parameters. `Slots`: every use must find its unit gathered.
     #[serde(default)]
     pub params: Storage,
-    /// Where the full gradients live. `Slots`: whole from the first write to the reduction, a slice from then to the update.
+    /// The place of the full gradients. `Slots`: whole from the first write to the reduction, a slice from then to the update.
     #[serde(default)]
     pub grads: Storage,
-    /// What has been done to the plan so far, as [`words`].
+    /// The properties that passes have given the plan so far, as [`words`].
     #[serde(default)]
     pub provides: BTreeSet<String>,
 }
@@ -117,7 +117,7 @@ impl Plan {
         self
     }
 
-    /// Whether some pass has provided `word`.
+    /// Returns true if some pass has provided `word`.
     pub fn has(&self, word: &str) -> bool {
         self.provides.contains(word)
     }

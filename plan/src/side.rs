@@ -15,16 +15,16 @@ use std::fmt;
 /// A program outside the step, as what a rank does in it that others take part in, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SideProgram {
-    /// What it is for: `validation`.
+    /// Its purpose: `validation`.
     pub name: &'static str,
-    /// What the rank does.
+    /// The rank's part, in order.
     pub events: Vec<SideEvent>,
 }
 
 /// One thing that a rank does together with others outside the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SideEvent {
-    /// What a step of a plan does: a gather, the collectives inside a block, a message between stages.
+    /// An operation of a plan: a gather, the collectives inside a block, a message between stages.
     Step(StepKind),
     /// A collective of its own.
     Said(Said),

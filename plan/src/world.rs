@@ -55,7 +55,7 @@ pub fn check_representatives(
     world.check_ends()
 }
 
-/// Which steps the ranks that share a flat issue alike, and what they are called.
+/// A selection of the steps that the ranks of a shared flat issue alike, and its name in messages.
 type Alike = (fn(&StepKind) -> bool, &'static str);
 
 const ALIKE: [Alike; 2] = [
@@ -76,7 +76,7 @@ fn shared_over(op: &StepKind, facts: &Facts) -> AxisSet {
     unit.map_or(AxisSet::DATA, |u| facts.owners(u))
 }
 
-/// What travels between two ranks: whether it is a gradient, whose, of which micro-batch.
+/// A message between two ranks: whether it is a gradient, of which unit and of which micro-batch.
 type Parcel = (bool, UnitId, u32);
 
 /// The parcel of a peer operation, the other stage, and whether it is a send.
@@ -281,7 +281,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What a step says beyond its kind, in order.
+    /// Returns the communication of a step beyond its kind, in order.
     fn said(&self, rank: Rank, op: &StepKind) -> &'a [Said] {
         let facts = self.ranks[rank as usize].1;
         let of = |unit: UnitId| facts.units.get(unit as usize).map(|u| &u.talk);

@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 type KernelKey = (u32, Vec<(u32, Vec<i64>, Vec<i64>)>, ParamBlock);
 
-/// What is interned: kernels, launch-time parameters and step scalars.
+/// The tables of interned kernels, launch-time parameters and step scalars.
 #[derive(Default)]
 struct Interned {
     program: Program,

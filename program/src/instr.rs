@@ -25,7 +25,7 @@ pub struct ParamId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FragmentId(pub u32);
 
-/// What a collective moves: the ledger's tags.
+/// The data that a collective moves: the ledger's tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Traffic {
     /// Gradients.
@@ -73,7 +73,7 @@ pub struct KernelDecl {
 /// Bytes of one of a fragment's slots: its parameters, then its locals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// Which slot.
+    /// The slot's number.
     pub slot: u16,
     /// First byte behind the slot's own first.
     pub at: u64,
@@ -81,7 +81,7 @@ pub struct Span {
     pub bytes: u64,
 }
 
-/// What a member of a collective does.
+/// The operation of one member of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CollectiveKind {
     /// Sums in place: `recv` alone.
@@ -99,17 +99,17 @@ pub enum CollectiveKind {
 /// A member of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
-    /// What it does.
+    /// The operation.
     pub kind: CollectiveKind,
     /// Element type.
     pub dtype: DType,
-    /// What is sent; nothing where it works in place.
+    /// The memory that is sent; nothing where it works in place.
     pub send: Option<Span>,
-    /// What is received.
+    /// The memory that is received into.
     pub recv: Span,
 }
 
-/// What the host is given of a step, and when it takes it.
+/// A figure of a step that the host is given, and the time at which it takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Figure {
     /// Loss and norm: when the step is reported.
@@ -131,20 +131,20 @@ pub enum HostMemory {
     Last(u32),
 }
 
-/// What the host's thread copies to the device.
+/// The memory of the host's thread that is copied to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Brought {
     /// The parameters of a room.
     Params,
     /// The sum of the squares of its gradient, an f32, behind [`HostMemory::Last`].
     Squares,
-    /// What rounding took from that sum, an f32: a part of a sum that another part is added to.
+    /// The rest that rounding took from that sum, an f32: a part of a sum that another part is added to.
     SquaresLow,
-    /// How many values of its gradient are not finite, a u32, behind [`HostMemory::Last`].
+    /// The number of values of its gradient that are not finite, a u32, behind [`HostMemory::Last`].
     NonFinite,
 }
 
-/// What the host's thread does with the state that it holds.
+/// A job of the host's thread on the state that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HostJob {
     /// Reads it, with its gradient, from its file.
@@ -155,14 +155,14 @@ pub enum HostJob {
     StateOut,
 }
 
-/// What becomes of the values of a micro-batch between blocks: they are handles that are shared, and no declared memory.
+/// A move of the values of a micro-batch between blocks: they are handles that are shared, and no declared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Move {
     /// The inputs kept for a recompute leave the device.
     Spill,
     /// They come back.
     Fetch,
-    /// What a unit made goes to another pipeline stage.
+    /// The output of a unit goes to another pipeline stage.
     SendAct,
     /// It arrives.
     RecvAct,
@@ -251,18 +251,18 @@ pub enum Instr {
     Copy {
         /// On which lane.
         lane: Lane,
-        /// Where to.
+        /// The destination.
         to: Span,
-        /// Where from.
+        /// The source.
         from: Span,
     },
     /// Fills bytes with a pattern.
     Fill {
         /// On which lane.
         lane: Lane,
-        /// Where.
+        /// The memory filled.
         to: Span,
-        /// What.
+        /// The pattern repeated in it.
         pattern: u64,
         /// Bytes of the pattern.
         width: u32,
@@ -271,16 +271,16 @@ pub enum Instr {
     FillScalar {
         /// On which lane.
         lane: Lane,
-        /// Where.
+        /// The memory filled.
         to: Span,
-        /// What.
+        /// The step scalar whose value is written.
         scalar: ScalarId,
     },
     /// Launches a kernel.
     Kernel {
         /// On which lane.
         lane: Lane,
-        /// Which.
+        /// The kernel launched.
         kernel: KernelId,
         /// Operands in the op table's order.
         operands: Vec<Option<Span>>,
@@ -295,9 +295,9 @@ pub enum Instr {
         lane: Lane,
         /// Over which ranks.
         group: GroupId,
-        /// What it moves.
+        /// The data that it moves.
         traffic: Traffic,
-        /// What it does.
+        /// The operations of its members.
         members: Vec<Member>,
     },
     /// The host decides the step's scalars: with the verdicts of all steps before it the loss scale. No instruction before it reads
@@ -307,16 +307,16 @@ pub enum Instr {
     Publish {
         /// On which lane.
         lane: Lane,
-        /// What they are.
+        /// The figures' kind.
         figure: Figure,
-        /// Where from.
+        /// The memory that they are read from.
         from: Span,
         /// The slot of the pinned memory.
         to: u16,
     },
     /// Runs a unit's block on a micro-batch: those of the call's plan step.
     Block {
-        /// What of it.
+        /// The part of the unit that runs.
         part: Part,
         /// For each parameter of a backward, its own and then those it borrows: its gradient is added to and not overwritten.
         adds: Vec<bool>,
@@ -325,12 +325,12 @@ pub enum Instr {
     Move {
         /// On which lane.
         lane: Lane,
-        /// Which, and where to.
+        /// The kind of values, and their destination.
         what: Move,
     },
     /// Memory comes from the host's thread, as soon as it has some: transient pinned memory begins.
     Take {
-        /// What for.
+        /// The use of the memory.
         what: HostMemory,
         /// Its slot.
         slot: u16,
@@ -344,7 +344,7 @@ pub enum Instr {
     },
     /// The host's thread is given something to do.
     Host {
-        /// What.
+        /// The job.
         job: HostJob,
         /// The number of what it holds.
         room: u32,
@@ -353,9 +353,9 @@ pub enum Instr {
     Bring {
         /// Its number of what it holds.
         room: u32,
-        /// What of it.
+        /// The data that is brought.
         what: Brought,
-        /// Where to.
+        /// The destination on the device.
         to: Span,
     },
     /// Waits until the host's thread has enqueued the copies of `room` that it was asked for: what comes behind waits for these by
@@ -364,9 +364,9 @@ pub enum Instr {
         /// As in `Bring`.
         room: u32,
     },
-    /// What a lane has done so far can be waited for without what comes behind it.
+    /// The work of a lane so far can be waited for without what comes behind it.
     Mark {
-        /// Which lane.
+        /// The lane.
         lane: Lane,
     },
 }
@@ -376,14 +376,14 @@ pub enum Instr {
 pub struct Local {
     /// Bytes.
     pub bytes: u64,
-    /// What it is for.
+    /// The purpose, under which the ledger counts it.
     pub tag: Tag,
 }
 
 /// Instructions over parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fragment {
-    /// What it does: its name in errors, laws and text.
+    /// Its name in errors, laws and text.
     pub name: String,
     /// Parameters: the first slots.
     pub params: u16,
@@ -398,9 +398,9 @@ pub struct Fragment {
 pub struct Call {
     /// The step of the plan it belongs to; none at the start and the end.
     pub step: Option<StepId>,
-    /// Which fragment.
+    /// The fragment called.
     pub fragment: FragmentId,
-    /// What its parameters are, among the program's arguments.
+    /// The values of its parameters, among the program's arguments.
     pub args: Range<u32>,
 }
 

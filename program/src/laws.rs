@@ -21,7 +21,7 @@ pub enum Law {
     AllocOnce,
     /// Memory is there when it is used.
     Alive,
-    /// What is used of a piece of memory lies in it.
+    /// Every part used of a piece of memory lies in it.
     Bounds,
     /// Memory is read behind what writes it. A block is taken to write all of the memory it is given.
     Written,
@@ -33,7 +33,7 @@ pub enum Law {
     /// The host's thread updates a state behind its gradient and the words of the step, and writes to a file what it has read and
     /// updated.
     HostOrder,
-    /// What a collective receives is what the ranks of its group send.
+    /// A collective receives as much as the ranks of its group send.
     Sizes,
     /// Every rank of a group makes the same collectives on it in the same order.
     SameCollectives,
@@ -42,9 +42,9 @@ pub enum Law {
 /// A broken law. `Display` is one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramError {
-    /// Which.
+    /// The law that is broken.
     pub law: Law,
-    /// Where, and what is wrong.
+    /// The place, and the fault.
     pub message: String,
 }
 
@@ -80,7 +80,7 @@ impl Written {
     }
 }
 
-/// Which operands of a kernel are read and which are written, by bits.
+/// The operands of a kernel that are read and those that are written, by bits.
 #[derive(Clone, Copy, Default)]
 struct Uses {
     reads: u32,
@@ -151,7 +151,7 @@ fn uses(op_id: u32, params: &ParamBlock, operands: usize) -> Uses {
     uses
 }
 
-/// Whether an op that may add to its result does so; none where the table says it all.
+/// Returns true if an op that may add to its result does so; none where the table says it all.
 fn adds(op_id: u32, params: &[u8]) -> Option<bool> {
     let flag = |at: usize| {
         let flags = params.get(at..at + 4)?;
@@ -170,7 +170,8 @@ fn adds(op_id: u32, params: &[u8]) -> Option<bool> {
     }
 }
 
-/// What the host has when it has been given this: gradients of micro-batches are a gradient when the last is there.
+/// Returns the memory that the host has complete when it has been given this: gradients of micro-batches are a gradient when the last is
+/// there.
 fn complete(what: HostMemory) -> HostMemory {
     match what {
         HostMemory::Part(room) | HostMemory::Last(room) => HostMemory::Grad(room),
@@ -181,12 +182,12 @@ fn complete(what: HostMemory) -> HostMemory {
 /// A walk over the calls of a program.
 struct Walk<'p> {
     program: &'p Program,
-    /// What has been written of each piece of memory, while it is there.
+    /// The parts written of each piece of memory, while it is there.
     memory: Vec<Option<Written>>,
     /// The same of the running fragment's own.
     locals: Vec<Option<Written>>,
     decided: bool,
-    /// What the host's thread was given, and what it has done with the state of each gradient.
+    /// The memory that the host's thread was given, and the jobs that it has done on the state of each gradient.
     given: BTreeMap<HostMemory, Vec<HostJob>>,
     at: (&'p Call, &'p Fragment, usize),
 }

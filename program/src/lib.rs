@@ -27,7 +27,7 @@ mod text;
 
 pub use build::{Builder, Code, On, View};
 pub use crossweave_abi::{self as abi, DType};
-/// How groups are named.
+/// The names of groups.
 pub use crossweave_axes as axes;
 pub use formula::{Ex, Prog};
 pub use instr::{

@@ -3,7 +3,7 @@
 use crossweave_abi::DType;
 pub use crossweave_abi::Tag;
 
-/// Where memory is.
+/// The space that memory is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemorySpace {
     /// On the device.
@@ -12,7 +12,7 @@ pub enum MemorySpace {
     Pinned,
 }
 
-/// How long memory lives.
+/// The lifetime of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Life {
     /// As long as the program. Steps in flight take turns on so many copies.
@@ -47,18 +47,18 @@ pub struct MemoryDecl {
     pub bytes: u64,
     /// Type of what is in it, where all of it is of one.
     pub dtype: DType,
-    /// What it is for.
+    /// The purpose, under which the ledger counts it.
     pub tag: Tag,
-    /// Where it is.
+    /// The space that it is in.
     pub home: MemorySpace,
-    /// How long it lives.
+    /// The lifetime.
     pub life: Life,
 }
 
 /// A place in memory: what a fragment's parameter is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Which memory.
+    /// The memory's number.
     pub mem: MemId,
     /// First byte.
     pub at: u64,

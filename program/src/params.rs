@@ -3,7 +3,7 @@
 use crate::scalar::ScalarId;
 use crossweave_abi::op;
 
-/// How a step scalar is written.
+/// The type in which a step scalar is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Word {
     /// As f32.
@@ -29,9 +29,9 @@ impl Word {
 pub struct Patch {
     /// First byte.
     pub at: u32,
-    /// How it is written there.
+    /// The type in which it is written there.
     pub word: Word,
-    /// Which.
+    /// The step scalar.
     pub scalar: ScalarId,
 }
 
@@ -40,7 +40,7 @@ pub struct Patch {
 pub struct ParamBlock {
     /// The struct, zero where a scalar is written.
     pub bytes: Vec<u8>,
-    /// What is filled in before it is used.
+    /// The step scalars that are filled in before it is used.
     pub patches: Vec<Patch>,
 }
 

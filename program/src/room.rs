@@ -4,16 +4,16 @@ use crate::instr::Program;
 use crate::memory::MemId;
 use std::ops::Range;
 
-/// What a host executor holds under one number. It lends all memory of the program to it for a call.
+/// The state that a host executor holds under one number. It lends all memory of the program to it for a call.
 #[derive(Clone, Debug, Default)]
 pub struct Room {
-    /// What its file is called, where it rests in one.
+    /// The name of its file, where it rests in one.
     pub name: String,
     /// Memory, and calls over it.
     pub program: Program,
-    /// What of the memory rests, in the order in which it lies in a file. The first is what the device is given.
+    /// The parts of the memory that rest, in the order in which they lie in a file. The first is given to the device.
     pub parts: Vec<MemId>,
-    /// What an update reads besides: the words of the step, and the gradient. None where nothing is updated.
+    /// The memory that an update reads besides: the words of the step, and the gradient. None where nothing is updated.
     pub reads: Option<[MemId; 2]>,
     /// The gradient is a sum over micro-batches, made here of what arrives one by one; none where it arrives once a step.
     pub sums: Option<Sums>,
@@ -23,10 +23,10 @@ pub struct Room {
     pub refresh: Range<usize>,
 }
 
-/// How a room adds up the gradients of micro-batches.
+/// The sums of micro-batches' gradients that a room keeps.
 #[derive(Clone, Debug)]
 pub struct Sums {
-    /// What arrives.
+    /// The memory in which a part arrives.
     pub landing: MemId,
     /// The sum of squares of the sum, what rounding took from that (both f32), and how many of its values are not finite, a u32.
     pub figures: MemId,
@@ -44,7 +44,7 @@ impl Room {
         self.program.memory[mem.index()].bytes
     }
 
-    /// Which of the parts a piece of memory is.
+    /// Returns the index of a piece of memory among the parts.
     pub fn part(&self, mem: MemId) -> Option<usize> {
         self.parts.iter().position(|p| *p == mem)
     }

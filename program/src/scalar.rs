@@ -1,7 +1,7 @@
 //! Step scalars: the numbers that change from step to step, as expressions over what the host decides before the first
 //! backward. Nothing else in a program changes.
 
-/// What the host decides for a step.
+/// A scalar of a step that the host decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Given {
     /// The schedule's learning rate.
@@ -12,16 +12,16 @@ pub enum Given {
     Beta {
         /// 0: of the first moment; 1: of the second.
         moment: u8,
-        /// Where nothing moves it.
+        /// The value while nothing moves it.
         fixed: f64,
     },
-    /// What undoes the loss scale and the division before the sum over ranks.
+    /// The factor that undoes the loss scale and the division before the sum over ranks.
     Unscale,
     /// The gradient of the loss that the backward begins with.
     Seed,
 }
 
-/// What the host has decided for one step.
+/// The scalars that the host has decided for one step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Decided {
     /// The schedule's learning rate.
@@ -30,14 +30,14 @@ pub struct Decided {
     pub betas: Option<[f64; 2]>,
     /// Number of the update, from 1.
     pub update: u64,
-    /// What undoes the loss scale.
+    /// The factor that undoes the loss scale.
     pub unscale: f64,
     /// The gradient of the loss.
     pub seed: f64,
 }
 
 impl Decided {
-    /// What of it a step scalar is made of.
+    /// Returns the value of the scalar that a step scalar is made of.
     pub fn get(&self, g: &Given) -> f64 {
         match g {
             Given::Rate => self.rate,

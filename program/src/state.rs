@@ -7,7 +7,7 @@ use crossweave_abi::DType;
 use crossweave_axes::{AxisSet, TensorBox};
 use std::ops::Range;
 
-/// Which of a parameter's states.
+/// The kind of a parameter's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateKind {
     /// The value in full precision (the master copy where there is one).
@@ -52,7 +52,7 @@ impl StateKind {
             StateKind::Ema => "ema",
         }
     }
-    /// Whether it is the same on every rank that updates the parameter, and not cut with the parameter's elements.
+    /// Returns true if it is the same on every rank that updates the parameter, and not cut with the parameter's elements.
     pub fn is_replicated(self) -> bool {
         matches!(self, StateKind::Rows | StateKind::Cols)
     }
@@ -61,7 +61,7 @@ impl StateKind {
 /// Writes instructions over codes, scales and f32 values.
 pub type Translate = fn(&On<'_>, [&View<'_>; 3]);
 
-/// How values are kept in bytes that are no f32: codes, with a scale for each block of them.
+/// The coding of values in bytes that are no f32: codes, with a scale for each block of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Codec {
     /// Elements of a block.
@@ -75,13 +75,13 @@ pub struct Codec {
 /// A run of elements of one state of one parameter in memory of the program.
 #[derive(Clone, Debug)]
 pub struct StateRun {
-    /// Which state.
+    /// The kind of state.
     pub kind: StateKind,
     /// Elements of the state, row-major: of what this rank holds, where it is cut with the parameter.
     pub range: Range<u64>,
-    /// Where they are: f32, or codes where there is a codec.
+    /// The memory of its values: f32, or codes where there is a codec.
     pub values: Place,
-    /// Where their scales are, and what the codes mean.
+    /// The memory of their scales, and the meaning of the codes.
     pub coded: Option<(Place, Codec)>,
 }
 
@@ -91,7 +91,7 @@ pub type Owned = (Range<u64>, Range<u64>);
 /// One parameter.
 #[derive(Clone, Debug)]
 pub struct ParamState {
-    /// What this rank holds of it, and its ranks together own: elements are counted in it.
+    /// The box that this rank holds of it, and its ranks together own: elements are counted in it.
     pub held: TensorBox,
     /// An adapter sits on it: it is in the unit's second flat and has a value only.
     pub base: bool,
@@ -101,13 +101,13 @@ pub struct ParamState {
     pub range: Range<u64>,
     /// Its first element among the unit's whole parameters.
     pub whole_at: u64,
-    /// What this rank owns of it.
+    /// The elements that this rank owns of it.
     pub owned: Option<Owned>,
-    /// What of that the host updates.
+    /// The elements of those that the host updates.
     pub hosted: Option<Owned>,
-    /// What is kept of it on any rank beside its value, with its declared shape.
+    /// The states that any rank keeps of it beside its value, with their declared shapes.
     pub shapes: Vec<(StateKind, Vec<u64>)>,
-    /// What of that is in memory of the program.
+    /// The states of those that are in memory of the program.
     pub runs: Vec<StateRun>,
 }
 
@@ -120,13 +120,14 @@ pub struct FlatState {
     pub owned: u64,
     /// Elements of all its ranks' slices, where each rank owns a slice.
     pub cut: Option<u64>,
-    /// Where they are: f32 values of those that are updated on the device; the base in compute type, none while it rests on the host.
+    /// The memory of the elements: f32 values of those that are updated on the device; the base in compute type, none while it rests on the
+    /// host.
     pub place: Option<Place>,
     /// The number under which the host executor knows what it holds.
     pub room: usize,
 }
 
-/// What a rank answers for in checkpoints of a unit: its slice, whatever it owns.
+/// The elements that a rank answers for in checkpoints of a unit: its slice, whatever it owns.
 #[derive(Clone, Debug)]
 pub struct Saved {
     /// First element of the slice among those that the rank owns.
@@ -146,9 +147,9 @@ pub struct UnitState {
     pub compute: DType,
     /// The axes over which ranks share it.
     pub owners: AxisSet,
-    /// What is trained, or frozen like it.
+    /// The flat of what is trained, or frozen like it.
     pub flat: FlatState,
-    /// What adapters sit on.
+    /// The flat of what adapters sit on.
     pub base: FlatState,
     /// The first so many of the owned elements are the host's.
     pub host: u64,
@@ -158,9 +159,9 @@ pub struct UnitState {
     pub copy: Option<Place>,
     /// Memory of optimizer states, with the byte that all of it holds before the first step.
     pub fresh: Vec<(MemId, u8)>,
-    /// What this rank saves.
+    /// The elements that this rank saves.
     pub saved: Saved,
-    /// Where its parameters are, in compute type, while they are whole.
+    /// The memory of its parameters, in compute type, while they are whole.
     pub whole: Option<Place>,
     /// They are gathered.
     pub gathers: bool,
@@ -173,14 +174,14 @@ pub struct UnitState {
 }
 
 impl ParamState {
-    /// Whether other ranks than those of its flat hold other parts of such a state of it.
+    /// Returns true if other ranks than those of its flat hold other parts of such a state of it.
     pub fn is_cut(&self, kind: StateKind) -> bool {
         !kind.is_replicated() && !self.held.is_whole()
     }
 }
 
 impl UnitState {
-    /// Whether some parameter is trained.
+    /// Returns true if some parameter is trained.
     pub fn trains(&self) -> bool {
         self.params.iter().any(|p| p.trains)
     }
@@ -202,7 +203,7 @@ impl UnitState {
     }
 }
 
-/// What two ranges have in common.
+/// Returns the overlap of two ranges.
 pub fn clip(r: &Range<u64>, to: &Range<u64>) -> Option<Range<u64>> {
     let (start, end) = (r.start.max(to.start), r.end.min(to.end));
     (start < end).then_some(start..end)

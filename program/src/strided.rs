@@ -53,7 +53,7 @@ impl Strided {
     pub fn numel(&self) -> u64 {
         self.shape.numel()
     }
-    /// Whether the elements lie densely in row-major order.
+    /// Returns true if the elements lie densely in row-major order.
     pub fn is_dense(&self) -> bool {
         let mut step = 1;
         for (d, s) in self.shape.dims().iter().zip(self.strides()).rev() {
@@ -64,8 +64,8 @@ impl Strided {
         }
         true
     }
-    /// Whether two views of one memory show a common element. Columns of one matrix do not when they are apart; all
-    /// other views whose bytes interleave are taken to.
+    /// Returns true if two views of one memory share an element. Columns of one matrix do not when they are apart; all other views whose
+    /// bytes interleave are taken to.
     pub fn shares(&self, other: &Strided) -> bool {
         let (a, b) = (self.at, other.at);
         if a + self.extent() <= b || b + other.extent() <= a {
@@ -93,7 +93,7 @@ impl Strided {
     pub fn layout(&self) -> Layout {
         Layout::strided(self.dtype, self.shape.dims(), self.strides())
     }
-    /// Whether this is its layout: the same answer as comparing with [`Strided::layout`], without building one.
+    /// Returns true if this is its layout: the same answer as comparing with [`Strided::layout`], without building one.
     #[inline]
     pub fn has_layout(&self, l: &Layout) -> bool {
         let n = self.shape.rank();

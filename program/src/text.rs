@@ -177,13 +177,13 @@ impl Lines<'_> {
     }
 }
 
-/// What is compared to find micro-batches that do the same: the step without its micro-batch, and its calls.
+/// The key by which micro-batches that do the same are found: the step without its micro-batch, and its calls.
 type Part<'p> = (String, Vec<(u32, &'p [Place])>);
 
 /// Most steps of the plan in what is written once and repeated.
 const ROUND: usize = 4096;
 
-/// How often the parts from `at` on repeat: parts of one round, and rounds.
+/// Returns how often the parts from `at` on repeat: parts of one round, and rounds.
 fn rounds(parts: &[usize], at: usize) -> (usize, usize) {
     let rest = &parts[at..];
     let mut best = (1, 1);

@@ -408,4 +408,6 @@ pub const DESCRIBED: &[&str] = &[
     "jinja/src/",
     "nn/family/src/",
     "nn/src/",
+    "plan/src/",
+    "program/src/",
 ];

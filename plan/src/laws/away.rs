@@ -39,7 +39,7 @@ impl State<'_> {
         }
     }
 
-    /// Whether nothing of a unit's update is left to the device.
+    /// Returns true if nothing of a unit's update is left to the device.
     pub(super) fn wholly_hosted(&self, unit: UnitId) -> bool {
         let fact = &self.facts.units[unit as usize];
         self.units[unit as usize].hosted && fact.host_state_bytes >= fact.state_bytes

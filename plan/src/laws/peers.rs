@@ -96,7 +96,7 @@ impl State<'_> {
         self.fault(index, Law::Tie, format!("another stage reads the parameters of unit {unit} too and has a part of its gradient; put tie{unit} behind its reduction"))
     }
 
-    /// Whether a unit's gradient still lacks what other stages add to it.
+    /// Returns true if a unit's gradient still lacks what other stages add to it.
     pub(super) fn untied(&self, unit: usize) -> bool {
         let s = &self.units[unit];
         s.shared && !s.tied && self.facts.has_grads(unit as UnitId)
