@@ -85,7 +85,7 @@ pub fn rows(run: &Closing<'_>) -> Vec<(&'static str, String)> {
     }
     if run.job.tensor_ranks() > 1 {
         let tp = run.job.tensor_ranks();
-        let (and, but) = match run.job.source.cuts_vocabulary(tp.into()) {
+        let (and, but) = match run.job.source.cuts_vocabulary(&run.job.place(0)) {
             true => (" and the vocabulary", ""),
             false => ("", "; the vocabulary is whole on each"),
         };

@@ -5,6 +5,8 @@
 
 pub use crate::settings_data::*;
 pub use crate::settings_optim::*;
+/// Spelt in lower case.
+pub use crossweave_plan::Recompute;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -142,18 +144,6 @@ impl Model {
             Model::New(m) => m.save_dtype,
         }
     }
-}
-
-/// Activations recomputed in the backward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Recompute {
-    /// Keep everything.
-    None,
-    /// Keep the input of each block only.
-    Full,
-    /// Keep what is expensive to recompute, recompute what is cheap.
-    Selective,
 }
 
 /// `{"hf": FOLDER}`.

@@ -5,7 +5,6 @@ use crate::error::{Error, Result};
 use crossweave_hal::{DType, Device, NoDecompose, Tag};
 use crossweave_mesh::AxisSet;
 use crossweave_plan::{Facts, Plan, Said, UnitFacts, UnitTalk};
-use crossweave_planner::optimizers::ParamGroups;
 use crossweave_planner::{Dry, Lowered, RankSpec, Units, numel};
 use crossweave_tensor::{
     Batch, Cx, Env, Flow, GradSink, Keep, KernelCache, NoGroups, RngKey, Run, Split, Tensor, Ty,
@@ -246,15 +245,6 @@ fn param_types(split: &Split) -> [(Ty, u8); 3] {
         t[i] = (Ty::V, *dim);
     }
     t
-}
-
-/// Marks what the groups freeze, so that planning and running agree on which parameters have a gradient. Call it on units before
-/// [`dry_run`] sees them.
-///
-/// # Errors
-/// A pattern that matches no parameter; groups that freeze all.
-pub fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
-    Ok(crossweave_planner::assign(units, groups)?)
 }
 
 /// Bytes of a device that a rank may take, where the device says how many it has. Ranks that share a host's memory (threads of one process)

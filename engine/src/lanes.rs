@@ -32,7 +32,7 @@ impl Lanes {
                 true => Some([device.stream("spill", 1)?, device.stream("fetch", 1)?]),
                 false => None,
             },
-            overlap: spec.overlap,
+            overlap: spec.zero.overlap,
         })
     }
 

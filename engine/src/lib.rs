@@ -34,7 +34,7 @@ mod whole;
 pub use crossweave_mesh::{Axis, Place, Topology};
 pub use crossweave_planner::{
     AtFloor, Documents, Dry, LossScaler, Lowered, OffloadDevice, OffloadSpec, OptimizerOffload,
-    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, ScaleRule,
+    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, Rows, ScaleRule,
     ScalerState, Units, ZeroSpec, ZeroStage, optimizers, side_programs,
 };
 pub use crossweave_program::StateKind;
@@ -44,7 +44,7 @@ pub use crossweave_store::{
     Settings as FileSettings, Verdict,
 };
 pub use devices::{Devices, Files, Links};
-pub use dry::{assign, dry_run, plan_for, prepare};
+pub use dry::{dry_run, plan_for, prepare};
 pub use error::{Error, Result};
 pub use graphs::GraphCounts;
 pub use groups::MeshGroups;

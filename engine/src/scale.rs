@@ -68,7 +68,7 @@ impl Scaling {
             next_share: None,
             decided: Decided::default(),
             micro_batches: spec.micro_batches as f64,
-            weight: spec.weight,
+            weight: spec.rows.weight,
             before,
             after,
             rank: spec.place.job_rank(),

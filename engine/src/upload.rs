@@ -2,7 +2,7 @@
 
 use crate::in_flight::InFlight;
 use crossweave_hal::{DType, HostBuffer, Stream, Tag};
-use crossweave_planner::{Documents, RankSpec, are_lengths, positions_within};
+use crossweave_planner::{Documents, Rows, are_lengths, positions_within};
 use crossweave_tensor::{Batch, Images, Tensor, UnitDecl};
 use std::sync::Arc;
 
@@ -34,11 +34,11 @@ pub(crate) fn images(units: &[UnitDecl]) -> Option<Images> {
 pub(crate) fn upload(
     in_flight: &mut InFlight,
     stream: &Stream,
-    spec: &RankSpec,
+    rows: &Rows,
     images: Option<Images>,
     batches: &[MicroBatch<'_>],
 ) -> Tensors<Vec<Batch>> {
-    let (b, t) = (spec.batch, spec.seq_len);
+    let (b, t) = (rows.batch, rows.seq_len);
     let n = (b * t) as usize;
     let words = (b * images.map_or(0, |i| i.words())) as usize;
     if let Some(bad) = batches.iter().find(|m| m.images.len() != words) {
@@ -59,16 +59,16 @@ pub(crate) fn upload(
     }
     if let Some(why) = batches
         .iter()
-        .find_map(|m| unfit_lengths(m.lengths, spec.documents, [b, t]))
+        .find_map(|m| unfit_lengths(m.lengths, rows.documents, [b, t]))
     {
         return crossweave_tensor::shape_error(why);
     }
-    let beside = (spec.documents, images);
+    let beside = (rows.documents, images);
     let staged =
         |staging: &mut HostBuffer| upload_through(stream, staging, batches, [b, t], beside);
     let mut out = in_flight.staging(staged)?;
     for batch in &mut out {
-        batch.ignores = spec.labelled;
+        batch.ignores = rows.labelled;
     }
     Ok(out)
 }

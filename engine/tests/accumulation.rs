@@ -6,7 +6,8 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    Error, MicroBatch, Precision, RankSpec, Recompute, StateKind, ZeroSpec, ZeroStage, dry_run,
+    Error, MicroBatch, Precision, RankSpec, Recompute, Rows, StateKind, ZeroSpec, ZeroStage,
+    dry_run,
 };
 use crossweave_hal::DType;
 use std::collections::BTreeMap;
@@ -28,7 +29,7 @@ fn gradients(w: &World, accum: DType, which: &[i32]) -> BTreeMap<String, Vec<f32
     let s = RankSpec {
         compute: DType::Bf16,
         micro_batches: which.len() as u32,
-        batch: 2,
+        rows: Rows::new(2, SEQ),
         clip: 0.0,
         optim: ParamGroups::all(Optimizer::Sgd(sgd), 0.0),
         precision: Precision {
@@ -39,7 +40,7 @@ fn gradients(w: &World, accum: DType, which: &[i32]) -> BTreeMap<String, Vec<f32
     };
     let all = units(&gpt2(2, 0.0));
     let null = w.null.open(0).unwrap();
-    let dry = dry_run(&null, &all, s.compute, s.batch, s.seq_len).unwrap();
+    let dry = dry_run(&null, &all, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
     let device = w.cpu.open(0).unwrap();
     let mut t = w.rank(&device, all, &s, &dry, &Nobody).unwrap();
     t.init().unwrap();
@@ -151,7 +152,7 @@ fn a_type_that_cannot_hold_is_refused() {
             },
             ..spec(1, 1)
         };
-        let dry = dry_run(&null, &all, compute, s.batch, s.seq_len).unwrap();
+        let dry = dry_run(&null, &all, compute, s.rows.batch, s.rows.seq_len).unwrap();
         match w.rank(&null, all, &s, &dry, &Nobody) {
             Err(Error::Invalid(what)) => assert!(what.contains("grad_accum_dtype"), "{what}"),
             Err(e) => panic!("{e}"),

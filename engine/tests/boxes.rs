@@ -6,12 +6,12 @@ use crate::tensor_parallel::{Deep, Mlp};
 use crossweave_checkpoint::{Checkpoint, Dtype, Piece, Writer};
 use crossweave_engine::optimizers::{Adafactor, Adam, Lamb, Optimizer, ParamGroups};
 use crossweave_engine::{
-    OffloadDevice, OffloadSpec, RankSpec, StateKind, Trainer, ZeroSpec, ZeroStage, assign, dry_run,
+    OffloadDevice, OffloadSpec, RankSpec, Rows, StateKind, Trainer, ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::{DType, LocalKv};
 use crossweave_mesh::{Axis, Place};
 use crossweave_tensor::{
-    Block, Builder, Cx, Flow, Group, Init, Param, Pieces, Result, Split, UnitDecl, place_on,
+    Block, Builder, Cx, Flow, Group, Init, Param, Pieces, Result, Split, UnitDecl,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -118,7 +118,7 @@ pub fn expert_job([dp, tp, ep]: [u32; 3], stage: u32, optimizer: Optimizer) -> R
         optim: ParamGroups::all(optimizer, 0.1),
         zero: ZeroSpec {
             stage: ZeroStage::from_number(stage).unwrap(),
-            ..ZeroSpec::default()
+            ..small_buckets()
         },
         place: Place::on(&mesh, 0).unwrap(),
         ..spec(1, 1)
@@ -234,11 +234,9 @@ pub fn ranks<T: Send>(s: &RankSpec, each: impl Fn(RankSpec) -> T + Sync) -> Vec<
 
 /// A rank's trainer with starting values.
 pub fn start(w: &World, s: &RankSpec, units: Vec<UnitDecl>, kv: &Arc<LocalKv>) -> Trainer {
-    let mut units = units;
-    assign(&mut units, &s.optim).unwrap();
-    place_on(&mut units, &s.place).unwrap();
+    let units = placed(units, s);
     let null = w.null.open(0).unwrap();
-    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+    let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
     let device = w.cpu.open(s.place.job_rank()).unwrap();
     let mut t = w.rank(&device, units, s, &dry, &Boot(kv.clone())).unwrap();
     t.init().unwrap();
@@ -447,7 +445,7 @@ fn a_split_model_trains_as_the_whole_one() {
     });
     for optimizer in [adam(), lamb, adafactor()] {
         let of = |[dp, tp]: [u32; 2], stage| RankSpec {
-            batch: GLOBAL / u64::from(2 * dp),
+            rows: Rows::new(GLOBAL / u64::from(2 * dp), SEQ),
             micro_batches: 2,
             clip: 0.01,
             ..job([dp, tp], stage, optimizer)
@@ -497,9 +495,7 @@ fn a_unit_with_two_sets_of_owners_is_refused() {
         units
     };
     let (w, s) = (world(), expert_job([2, 1, 2], 0, adam()));
-    let mut placed = units();
-    place_on(&mut placed, &s.place).unwrap();
-    let e = planned(&w, placed, s);
+    let e = planned(&w, placed(units(), &s), s);
     for part in ["0.up", "over edp", "over dp.cp", "unit of their own"] {
         assert!(e.contains(part), "{part:?} is not in {e}");
     }
@@ -514,7 +510,7 @@ fn planned(w: &World, units: Vec<UnitDecl>, s: RankSpec) -> String {
     };
     let units: Vec<UnitDecl> = units.into_iter().map(idle).collect();
     let null = w.null.open(0).unwrap();
-    let dry = dry_run(&null, &units, DType::F32, s.batch, s.seq_len).unwrap();
+    let dry = dry_run(&null, &units, DType::F32, s.rows.batch, s.rows.seq_len).unwrap();
     let boot = Boot(Arc::new(LocalKv::default()));
     let t = w.rank(&w.cpu.open(0).unwrap(), units, &s, &dry, &boot);
     t.err().unwrap().to_string()
@@ -536,10 +532,9 @@ fn an_optimizer_of_whole_matrices_takes_no_box() {
             extra_scale: 0.2,
         }),
     );
-    let mut units = SplitModel.declare();
-    place_on(&mut units, &s.place).unwrap();
+    let units = placed(SplitModel.declare(), &s);
     let null = w.null.open(0).unwrap();
-    let dry = dry_run(&null, &units, DType::F32, s.batch, s.seq_len).unwrap();
+    let dry = dry_run(&null, &units, DType::F32, s.rows.batch, s.rows.seq_len).unwrap();
     let boot = Boot(Arc::new(LocalKv::default()));
     let e = w.rank(&w.cpu.open(0).unwrap(), units, &s, &dry, &boot);
     let e = e.err().unwrap().to_string();
@@ -560,7 +555,14 @@ fn a_dry_run_of_whole_parameters_is_refused_on_a_rank_that_holds_boxes() {
     let w = world();
     let s = job([1, 2], 0, adam());
     let null = w.null.open(0).unwrap();
-    let dry = dry_run(&null, &SplitModel.declare(), DType::F32, s.batch, s.seq_len).unwrap();
+    let dry = dry_run(
+        &null,
+        &SplitModel.declare(),
+        DType::F32,
+        s.rows.batch,
+        s.rows.seq_len,
+    )
+    .unwrap();
     let boot = Boot(Arc::new(LocalKv::default()));
     let e = w.rank(
         &w.cpu.open(0).unwrap(),

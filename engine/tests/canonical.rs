@@ -6,7 +6,7 @@ use common::*;
 use crossweave_engine::optimizers::*;
 use crossweave_engine::{
     FileSettings, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload, Precision, RankSpec,
-    Recompute, ScaleRule, StateKind, ZeroSpec, ZeroStage,
+    Recompute, Rows, ScaleRule, StateKind, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
@@ -20,7 +20,7 @@ fn sharded(world: u32, micro: u32, shards: u32) -> RankSpec {
     RankSpec {
         place: dp_place(world),
         canonical: Some(shards),
-        batch: GLOBAL / u64::from((shards * micro).max(1)),
+        rows: Rows::new(GLOBAL / u64::from((shards * micro).max(1)), SEQ),
         ..spec(1, micro)
     }
 }
@@ -62,12 +62,12 @@ fn matrix(model: &ModelSpec, base: &RankSpec, steps: u64) {
     assert!(alone.metrics.iter().all(|m| m.loss.is_finite()));
     for (k, (ranks, stage)) in MESHES.into_iter().enumerate() {
         let recompute = [Recompute::None, Recompute::Full, Recompute::Selective][k % 3];
-        let s = RankSpec {
+        let mut s = RankSpec {
             recompute,
-            overlap: k % 2 == 0,
-            bucket_bytes: [6000, 0, 1 << 30][(k / 2) % 3],
             ..on(base, ranks, stage)
         };
+        s.zero.overlap = k % 2 == 0;
+        s.zero.bucket_bytes = [6000, 0, 1 << 30][(k / 2) % 3];
         let got = train(&w, model, &s, steps);
         let what = format!(
             "{:?}, {} micro-batches, {ranks} ranks, stage {stage}, {recompute:?}",
@@ -311,7 +311,7 @@ fn ledgers_equal_the_formulas() {
     // One unit reduced at a time.
     for (ranks, stage) in [(1, 0), (2, 0), (2, 1), (4, 2), (8, 3), (3, 0), (3, 2)] {
         let mut s = on(&sharded(1, 1, SHARDS), ranks, stage);
-        s.bucket_bytes = 0;
+        s.zero.bucket_bytes = 0;
         let o = train(&w, &even(gpt2(1, 0.0)), &s, steps);
         let units: Vec<u64> = units(&even(gpt2(1, 0.0)))
             .iter()

@@ -1,9 +1,10 @@
 //! Documents that share rows train as if each were alone: their loss and gradients are those of the documents, one by one.
 
 use crate::common;
-use common::{alone, distance, gpt2, llama, spec, train, units, world};
+use common::{alone, distance, gpt2, llama, small_buckets, spec, train, units, world};
 use crossweave_engine::{
-    Documents, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Recompute, ZeroSpec, ZeroStage,
+    Documents, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Recompute, Rows, ZeroSpec,
+    ZeroStage,
 };
 use crossweave_nn::ModelSpec;
 
@@ -37,9 +38,10 @@ fn rows() -> (Vec<i32>, Vec<(usize, usize)>) {
 
 fn job(documents: Option<Documents>, batch: u64, seq_len: u64) -> RankSpec {
     RankSpec {
-        batch,
-        seq_len,
-        documents,
+        rows: Rows {
+            documents,
+            ..Rows::new(batch, seq_len)
+        },
         ..spec(1, 1)
     }
 }
@@ -164,14 +166,17 @@ fn steps_see_documents_too() {
 fn every_way_of_training_sees_documents() {
     let w = world();
     for model in [gpt2(2, 0.0), llama(2)] {
-        let of = |ranks, micro_batches, stage, recompute| RankSpec {
-            documents: Some(both()),
-            recompute,
-            zero: ZeroSpec {
-                stage: ZeroStage::from_number(stage).unwrap(),
-                ..Default::default()
-            },
-            ..spec(ranks, micro_batches)
+        let of = |ranks, micro_batches, stage, recompute| {
+            let mut s = RankSpec {
+                recompute,
+                zero: ZeroSpec {
+                    stage: ZeroStage::from_number(stage).unwrap(),
+                    ..small_buckets()
+                },
+                ..spec(ranks, micro_batches)
+            };
+            s.rows.documents = Some(both());
+            s
         };
         let one = train(&w, &model, &of(1, 1, 0, Recompute::None), 6);
         let without = train(&w, &model, &spec(1, 1), 6);

@@ -185,7 +185,7 @@ fn exchanged_weights_are_run_and_come_back_to_the_bit() {
             let model = llama(2);
             let mut t = alone(&w, &model, &s);
             assert!(t.has_ema());
-            let n = (s.batch * s.seq_len) as usize;
+            let n = (s.rows.batch * s.rows.seq_len) as usize;
             let ids: Vec<i32> = (0..n as i32).map(|i| i * 7 % 37).collect();
             let batch = MicroBatch {
                 tokens: &ids,

@@ -3,7 +3,7 @@
 
 use crate::boxes::{Embed, Head, Holds, VOCAB, WIDTH, adam, expert_job};
 use crate::common::*;
-use crossweave_engine::{OffloadDevice, Precision, RankSpec, ReduceGradients};
+use crossweave_engine::{OffloadDevice, Precision, RankSpec, ReduceGradients, Rows};
 use crossweave_hal::DType;
 use crossweave_mesh::{Axis, AxisSet};
 use crossweave_plan::StepKind;
@@ -83,7 +83,7 @@ fn experts_reduce_each_micro_batch_with_the_ranks_that_have_them() {
     ] {
         let of = |stage, reduce| {
             let mut s = RankSpec {
-                batch: GLOBAL / u64::from(3 * dp),
+                rows: Rows::new(GLOBAL / u64::from(3 * dp), SEQ),
                 micro_batches: 3,
                 clip: 0.01,
                 compute,
@@ -91,10 +91,9 @@ fn experts_reduce_each_micro_batch_with_the_ranks_that_have_them() {
                     accum,
                     ..Precision::default()
                 },
-                bucket_bytes: 1,
                 ..expert_job([dp, 1, ep], stage, adam())
             };
-            s.zero.reduce = reduce;
+            (s.zero.reduce, s.zero.bucket_bytes) = (reduce, 1);
             s
         };
         let what = format!("dp {dp}, ep {ep}, {compute:?}");

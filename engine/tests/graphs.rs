@@ -5,7 +5,7 @@ use crate::common;
 use common::*;
 use crossweave_engine::{
     FileSettings, GraphCounts, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload, Precision,
-    RankSpec, Recompute, ScaleRule, Trainer, ZeroSpec, ZeroStage,
+    RankSpec, Recompute, Rows, ScaleRule, Trainer, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::{DType, trace::Tracer};
 use crossweave_nn::ModelSpec;
@@ -64,7 +64,7 @@ fn replayed_steps_have_the_bits_of_called_ones() {
                     clip: [0.0, 0.5][turn / 3 % 2],
                     zero: ZeroSpec {
                         stage: ZeroStage::from_number(stage).unwrap(),
-                        ..Default::default()
+                        ..small_buckets()
                     },
                     ..spec(ranks, 1 + turn as u32 % 2)
                 };
@@ -107,7 +107,7 @@ fn drawn(number: u64, dir: &std::path::Path) -> (ModelSpec, RankSpec, String) {
         clip: [0.0, 0.5][pick(2)],
         zero: ZeroSpec {
             stage: ZeroStage::from_number(stage).unwrap(),
-            ..Default::default()
+            ..small_buckets()
         },
         offload: away,
         ..spec(ranks, mb)
@@ -183,7 +183,7 @@ fn what_moves_under_a_step_is_never_replayed_stale() {
     // Logical shards, summed in one tree.
     let canonical = RankSpec {
         canonical: Some(4),
-        batch: GLOBAL / 4,
+        rows: Rows::new(GLOBAL / 4, SEQ),
         ..spec(1, 1)
     };
     for world in [1, 2] {
@@ -198,7 +198,7 @@ fn what_moves_under_a_step_is_never_replayed_stale() {
         let away = RankSpec {
             zero: ZeroSpec {
                 stage: ZeroStage::from_number(stage).unwrap(),
-                ..Default::default()
+                ..small_buckets()
             },
             offload: Some(OffloadSpec {
                 optimizer: Some(OptimizerOffload {
@@ -229,7 +229,8 @@ fn a_device_without_graphs_is_told_at_once() {
     let on = spec(1, 1);
     let null = w.null.open(0).unwrap();
     let units = units(&llama(1));
-    let dry = crossweave_engine::dry_run(&null, &units, on.compute, on.batch, on.seq_len).unwrap();
+    let dry = crossweave_engine::dry_run(&null, &units, on.compute, on.rows.batch, on.rows.seq_len)
+        .unwrap();
     let alone = crossweave_hal::LocalKv::default();
     let e = w
         .rank(&null, units, &on, &dry, &Boot(Arc::new(alone)))

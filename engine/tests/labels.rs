@@ -6,8 +6,8 @@ use common::{
 };
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    LossScaler, MicroBatch, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule,
-    StateKind, Trainer, ZeroSpec, ZeroStage, dry_run,
+    LossScaler, MicroBatch, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, Rows,
+    ScaleRule, StateKind, Trainer, ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::LocalKv;
 use crossweave_tensor::{Block, Builder, Cx, Flow, Init, Param, Result, UnitDecl};
@@ -102,8 +102,10 @@ fn job(world: u32, micro_batches: u32) -> RankSpec {
     RankSpec {
         seed: 3,
         micro_batches,
-        batch: ROWS as u64 / u64::from(world * micro_batches),
-        seq_len: T as u64,
+        rows: Rows {
+            labelled: true,
+            ..Rows::new(ROWS as u64 / u64::from(world * micro_batches), T as u64)
+        },
         optim: ParamGroups::all(
             Optimizer::Sgd(Sgd {
                 momentum: 0.0,
@@ -112,7 +114,6 @@ fn job(world: u32, micro_batches: u32) -> RankSpec {
             }),
             0.0,
         ),
-        labelled: true,
         ..RankSpec::new(dp_place(world))
     }
 }
@@ -124,7 +125,7 @@ fn engine(w: &World, s: &RankSpec, steps: usize) -> (Vec<f64>, [Vec<f64>; 2], [V
     let rank = |rank: u32| {
         let s = ranked(s, rank);
         let (null, device) = (w.null.open(0).unwrap(), w.cpu.open(rank).unwrap());
-        let dry = dry_run(&null, &units(), s.compute, s.batch, s.seq_len).unwrap();
+        let dry = dry_run(&null, &units(), s.compute, s.rows.batch, s.rows.seq_len).unwrap();
         let mut t = w
             .rank(&device, units(), &s, &dry, &Boot(kv.clone()))
             .unwrap();
@@ -152,8 +153,8 @@ fn engine(w: &World, s: &RankSpec, steps: usize) -> (Vec<f64>, [Vec<f64>; 2], [V
             let each: Vec<(Vec<i32>, Vec<i32>)> = (own.start * s.micro_batches
                 ..own.end * s.micro_batches)
                 .map(|m| {
-                    let first = m as usize * s.batch as usize;
-                    let rows = (first..first + s.batch as usize).map(|r| row(step, r));
+                    let first = m as usize * s.rows.batch as usize;
+                    let rows = (first..first + s.rows.batch as usize).map(|r| row(step, r));
                     let (a, b): (Vec<_>, Vec<_>) = rows.unzip();
                     (a.concat(), b.concat())
                 })
@@ -207,11 +208,9 @@ fn the_mean_is_over_what_counts_on_any_layout() {
         };
         jobs.push(RankSpec { zero, ..job(2, 2) });
     }
-    jobs.push(RankSpec {
-        canonical: Some(4),
-        batch: 1,
-        ..job(2, 3)
-    });
+    let mut shards = job(2, 3);
+    (shards.canonical, shards.rows.batch) = (Some(4), 1);
+    jobs.push(shards);
     jobs.push(RankSpec {
         pipeline: Some(PipelineSpec::even(2, 2, PipelineOrder::OneFOneB)),
         ..job(2, 3)
@@ -292,10 +291,8 @@ fn models_train_alike_on_any_ranks_and_stages() {
 #[test]
 fn counts_that_cannot_be_are_refused() {
     let w = world();
-    let s = RankSpec {
-        labelled: true,
-        ..spec(1, 1)
-    };
+    let mut s = spec(1, 1);
+    s.rows.labelled = true;
     let mut t = common::alone(&w, &gpt2(1, 0.0), &s);
     for (counted, all) in [(0, 9), (10, 9)] {
         let e = t.count_targets(counted, all).unwrap_err().to_string();

@@ -11,25 +11,24 @@ use std::sync::Arc;
 /// Three steps of a rank, and what it holds behind them.
 fn ledger(w: &World, job: &Job, rank: u32, device: &Device, boot: &dyn Bootstrap) -> RankLedger {
     let s = rank_of(job, rank);
-    let mut units = (job.units)();
-    crossweave_engine::assign(&mut units, &s.optim).unwrap();
+    let units = placed((job.units)(), &s);
     let null = w.null.open(0).unwrap();
-    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+    let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
     let mut t = w.rank(device, units, &s, &dry, boot).unwrap();
     t.init().unwrap();
     (job.before)(&mut t);
     let id = |i: u64| (i * 7 % 11) as i32;
-    let tokens: Vec<i32> = (0..s.batch * s.seq_len).map(id).collect();
+    let tokens: Vec<i32> = (0..s.rows.batch * s.rows.seq_len).map(id).collect();
     let batch = |m: u32| MicroBatch {
         tokens: &tokens,
         targets: &tokens,
         lengths: &[],
         images: &[],
-        first_sequence: u64::from(s.own_first() + m) * s.batch,
+        first_sequence: u64::from(s.own_first() + m) * s.rows.batch,
     };
     let each: Vec<_> = (0..s.own_micro_batches()).map(batch).collect();
     for _ in 0..3 {
-        if s.labelled {
+        if s.rows.labelled {
             t.count_targets(5, 7).unwrap();
         }
         t.step(&each, 1e-3).unwrap();

@@ -5,8 +5,8 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Muon, MuonScale, Optimizer};
 use crossweave_engine::{
-    FileSettings, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec,
-    RankSpec, Recompute, StateKind, ZeroSpec, ZeroStage,
+    FileSettings, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, Place,
+    RankSpec, Recompute, Rows, StateKind, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::{Lora, ModelSpec, Targets};
@@ -203,7 +203,7 @@ fn logical_shards_train_adapters_to_the_same_bits_on_any_number_of_ranks() {
     let model = &cases()[1];
     let of = |n: u32, stage: u32| RankSpec {
         canonical: Some(4),
-        batch: 6,
+        rows: Rows::new(6, SEQ),
         ..staged(&spec(n, 1), stage)
     };
     let alone = train(&w, model, &of(1, 0), 3);
@@ -362,7 +362,7 @@ fn an_adapter_begins_as_peft_begins_it() {
 #[test]
 fn targets_are_those_of_peft_and_others_are_answered_with_the_names_there_are() {
     let adapted = |model: &ModelSpec, targets: Targets| -> Vec<String> {
-        let all = lora(0.0, targets).units(model, 1).unwrap();
+        let all = lora(0.0, targets).units(model, &Place::alone()).unwrap();
         let all = all.into_iter().flat_map(|u| u.params);
         all.filter_map(|p| p.name.strip_suffix(".lora_A.weight").map(str::to_string))
             .collect()
@@ -386,7 +386,7 @@ fn targets_are_those_of_peft_and_others_are_answered_with_the_names_there_are() 
     assert_eq!(adapted(&l, pattern(r"(?!.*mlp).*\.[qk]_proj")).len(), 2);
     let refused = |model: &ModelSpec, targets: Targets| {
         lora(0.0, targets)
-            .units(model, 1)
+            .units(model, &Place::alone())
             .err()
             .unwrap()
             .to_string()

@@ -5,7 +5,8 @@ use crate::common::{Boot, World, world};
 use crate::oracles::{Values, case, max_rel, read, shift};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, MicroBatch, Place, RankSpec, Recompute, StateKind, Trainer, ZeroSpec, ZeroStage, dry_run,
+    Axis, MicroBatch, Place, RankSpec, Recompute, Rows, StateKind, Trainer, ZeroSpec, ZeroStage,
+    dry_run,
 };
 use crossweave_hal::{DType, KvStore, LocalKv};
 use crossweave_nn::{Lora, ModelSpec, Targets};
@@ -65,9 +66,16 @@ fn open(name: &str) -> Case {
 }
 
 fn trainer(w: &World, c: &Case, spec: RankSpec, kv: &Arc<dyn KvStore>) -> Trainer {
-    let units = c.lora.units(&c.model, 1).unwrap();
+    let units = c.lora.units(&c.model, &Place::alone()).unwrap();
     let null = w.null.open(0).unwrap();
-    let dry = dry_run(&null, &units, spec.compute, spec.batch, spec.seq_len).unwrap();
+    let dry = dry_run(
+        &null,
+        &units,
+        spec.compute,
+        spec.rows.batch,
+        spec.rows.seq_len,
+    )
+    .unwrap();
     let device = w.cpu.open(spec.place.job_rank()).unwrap();
     let mut t = w
         .rank(&device, units, &spec, &dry, &Boot(kv.clone()))
@@ -88,8 +96,7 @@ fn spec(rank: u32, world: u32, batch: usize, seq: usize) -> RankSpec {
     });
     RankSpec {
         seed: 1,
-        batch: batch as u64,
-        seq_len: seq as u64,
+        rows: Rows::new(batch as u64, seq as u64),
         optim: ParamGroups::all(adam, 0.1),
         ..RankSpec::new(Place::on(&[(Axis::Dp, world)], rank).unwrap())
     }

@@ -26,7 +26,7 @@ fn errors(ranks: u32, plant: impl Fn(&mut Trainer, u32) + Sync) -> Vec<Option<St
         let model = gpt2(2, 0.1);
         let units = units(&model);
         let null = w.null.open(0).unwrap();
-        let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+        let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
         let device = w.cpu.open(rank).unwrap();
         let spec = ranked(&s, rank);
         let mut t = w
@@ -35,14 +35,14 @@ fn errors(ranks: u32, plant: impl Fn(&mut Trainer, u32) + Sync) -> Vec<Option<St
         t.init().unwrap();
         t.find_nonfinite();
         plant(&mut t, rank);
-        let n = (s.batch * s.seq_len) as usize;
+        let n = (s.rows.batch * s.rows.seq_len) as usize;
         let ids: Vec<i32> = (0..n).map(|i| (i % 31) as i32).collect();
         let batch = MicroBatch {
             tokens: &ids,
             targets: &ids,
             lengths: &[],
             images: &[],
-            first_sequence: u64::from(rank) * s.batch,
+            first_sequence: u64::from(rank) * s.rows.batch,
         };
         for _ in 0..3 {
             if let Err(e) = t.step(&[batch], 1e-3) {

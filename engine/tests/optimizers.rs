@@ -127,7 +127,7 @@ fn job(ranks: u32, stage: u32, optim: &ParamGroups, compute: DType) -> RankSpec 
         compute,
         zero: ZeroSpec {
             stage: ZeroStage::from_number(stage).unwrap(),
-            ..Default::default()
+            ..small_buckets()
         },
         ..spec(ranks, 1)
     }

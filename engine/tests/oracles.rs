@@ -4,7 +4,8 @@ use crate::common::Boot;
 use crate::common::set_up;
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, Devices, Links, MicroBatch, Place, RankSpec, Recompute, StateKind, Trainer, dry_run,
+    Axis, Devices, Links, MicroBatch, Place, RankSpec, Recompute, Rows, StateKind, Trainer,
+    ZeroSpec, dry_run,
 };
 use crossweave_hal::{DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::ModelSpec;
@@ -123,13 +124,14 @@ fn trainer(
         seed: 1,
         compute: DType::F32,
         micro_batches: 1,
-        batch,
-        seq_len: seq,
+        rows: Rows::new(batch, seq),
         clip: 0.0,
         optim,
         recompute,
-        bucket_bytes: 1 << 20,
-        overlap: true,
+        zero: ZeroSpec {
+            bucket_bytes: 1 << 20,
+            ..ZeroSpec::default()
+        },
         ..RankSpec::new(Place::on(&[(Axis::Dp, ranks)], rank).unwrap())
     };
     let device = w.plugin.open(rank).unwrap();

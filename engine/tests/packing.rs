@@ -3,16 +3,17 @@
 //! Examples, marks, model and layout are drawn by a seed. A sample runs with the suite; `CROSSWEAVE_SEED=N` draws others, and the test
 //! that is ignored draws hundreds.
 
-use crate::common::{Boot, Cut, World, cut_over, job_ranks, ranked, spec, units, world};
+use crate::common::{
+    Boot, Cut, World, cut_over, job_ranks, placed, ranked, small_buckets, spec, units, world,
+};
 use crate::random::{Dice, seed};
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    Documents, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Recompute, StateKind, Units,
-    ZeroSpec, ZeroStage, dry_run, prepare,
+    Documents, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Recompute, Rows, StateKind,
+    Units, ZeroSpec, ZeroStage, dry_run, prepare,
 };
 use crossweave_hal::LocalKv;
 use crossweave_nn::ModelSpec;
-use crossweave_tensor::place_on;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -97,9 +98,10 @@ fn job(ranks: u32, micro_batches: u32, batch: usize, t: usize) -> RankSpec {
         nesterov: false,
     };
     RankSpec {
-        batch: batch as u64,
-        seq_len: t as u64,
-        labelled: true,
+        rows: Rows {
+            labelled: true,
+            ..Rows::new(batch as u64, t as u64)
+        },
         clip: 0.0,
         optim: ParamGroups::all(Optimizer::Sgd(sgd), 0.0),
         ..spec(ranks, micro_batches)
@@ -109,21 +111,20 @@ fn job(ranks: u32, micro_batches: u32, batch: usize, t: usize) -> RankSpec {
 /// Loss of a step on these rows, the validation loss of the same rows, and the gradient of every parameter.
 fn step(w: &World, model: &Cut, s: &RankSpec, rows: &[Row]) -> (f64, f64, Vec<(String, Vec<f32>)>) {
     let kv = Arc::new(LocalKv::default());
-    let packed = s.documents.is_some();
+    let packed = s.rows.documents.is_some();
     let rank = |rank: u32| {
         let s = ranked(s, rank);
-        let mut units = units(model);
-        place_on(&mut units, &s.place).unwrap();
+        let units = placed(units(model), &s);
         let null = w.null.open(0).unwrap();
-        let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+        let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
         let device = w.cpu.open(rank).unwrap();
         let mut t = w.rank(&device, units, &s, &dry, &Boot(kv.clone())).unwrap();
         t.init().unwrap();
         let own = s.own_replicas();
         let each = (own.start * s.micro_batches..own.end * s.micro_batches).map(|m| {
-            let first = m as usize * s.batch as usize;
+            let first = m as usize * s.rows.batch as usize;
             let mut all = Row::default();
-            for row in &rows[first..first + s.batch as usize] {
+            for row in &rows[first..first + s.rows.batch as usize] {
                 all.tokens.extend(&row.tokens);
                 all.targets.extend(&row.targets);
                 all.lengths.extend(row.lengths.iter().filter(|_| packed));
@@ -195,16 +196,16 @@ fn trains_as_unpacked(w: &World, seed: u64) {
         false => 1,
     };
     let order = d.of(&[PipelineOrder::GPipe, PipelineOrder::OneFOneB]);
-    let s = RankSpec {
-        documents: Some(PACKED),
+    let mut s = RankSpec {
         recompute: d.of(&[Recompute::None, Recompute::Full, Recompute::Selective]),
         zero: ZeroSpec {
             stage: ZeroStage::from_number(d.roll(4) as u32).unwrap(),
-            ..ZeroSpec::default()
+            ..small_buckets()
         },
         pipeline: (stages > 1).then(|| PipelineSpec::even(count, stages, order)),
         ..job(ranks, micro, ROWS / (ranks * micro) as usize, t)
     };
+    s.rows.documents = Some(PACKED);
     let cut = Cut(model.clone(), None, tp);
     let (loss, validation, grads) = step(w, &cut, &cut_over(s.clone(), tp), &packed);
     let whole = Cut(model.clone(), None, 1);
@@ -261,17 +262,15 @@ fn lengths_matter_and_wrong_ones_are_refused() {
     let (model, t) = (model(d), 12);
     let [packed, _] = drawn(d, t);
     let cut = Cut(model.clone(), None, 1);
-    let s = RankSpec {
-        documents: Some(PACKED),
-        ..job(1, 1, ROWS, t)
-    };
+    let mut s = job(1, 1, ROWS, t);
+    s.rows.documents = Some(PACKED);
     let apart = step(&w, &cut, &s, &packed).0;
     let together = step(&w, &cut, &job(1, 1, ROWS, t), &packed).0;
     assert!((apart - together).abs() > 1e-4, "{apart} and {together}");
     let refused = |s: &RankSpec, lengths: &[i32]| {
         let null = w.null.open(0).unwrap();
         let units = units(&model);
-        let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+        let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
         let units = Units::new(units, &s.place, &s.optim).unwrap();
         let device = w.cpu.open(0).unwrap();
         let lowered = prepare(&device, s, &units, &dry).unwrap();

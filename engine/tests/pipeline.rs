@@ -5,8 +5,8 @@
 use crate::common;
 use common::*;
 use crossweave_engine::{
-    Axis, Error, PipelineOrder, PipelineSpec, Place, Prediction, RankSpec, Recompute, Topology,
-    ZeroSpec, ZeroStage, dry_run, predict,
+    Axis, Error, PipelineOrder, PipelineSpec, Place, Prediction, RankSpec, Recompute, Rows,
+    Topology, ZeroSpec, ZeroStage, dry_run, predict,
 };
 use crossweave_hal::{CheckerState, DType};
 use crossweave_nn::ModelSpec;
@@ -38,7 +38,14 @@ fn rehearse(
     let one = |stage: u32| {
         let all = units(model);
         let null = w.null.open(0).unwrap();
-        let dry = dry_run(&null, &all, base.compute, base.batch, base.seq_len).unwrap();
+        let dry = dry_run(
+            &null,
+            &all,
+            base.compute,
+            base.rows.batch,
+            base.rows.seq_len,
+        )
+        .unwrap();
         let pipeline = PipelineSpec::even(all.len() as u32, pp, order);
         let own = pipeline.stages[stage as usize].clone();
         let data = base.data_ranks();
@@ -89,7 +96,7 @@ fn spec_of(
 ) -> RankSpec {
     RankSpec {
         micro_batches,
-        batch: 2,
+        rows: Rows::new(2, SEQ),
         compute,
         recompute,
         clip: if micro_batches.is_multiple_of(2) {
@@ -133,7 +140,7 @@ fn stages_hold_and_move_what_the_formulas_say() {
                         let (first, last) = (k == 0, k + 1 == pp as usize);
                         let m = u64::from(m);
                         // One hidden state of B x T x d a micro-batch and boundary, and its gradient back.
-                        let elements = base.batch * base.seq_len * width;
+                        let elements = base.rows.batch * base.rows.seq_len * width;
                         assert!(last || s.crosses == elements, "{at}");
                         let times = |n: bool| (m * u64::from(n), m * u64::from(n) * elements);
                         assert_eq!(moved(s, "send", "activation"), times(!last), "{at}");
@@ -216,7 +223,7 @@ fn activations_grow_with_what_is_in_flight() {
             let peaks = |m: u32| -> Vec<(u64, u64, u64)> {
                 let base = spec_of(2, 2, m, DType::F32, Recompute::Full);
                 let all = rehearse(&w, &model, &base, pp, order);
-                let ids = 8 * base.batch * base.seq_len;
+                let ids = 8 * base.rows.batch * base.rows.seq_len;
                 let peak = |s: &Stage| s.predicted.steady.tags["activation"].peak;
                 all.iter().map(|s| (peak(s), s.inputs, ids)).collect()
             };
@@ -243,7 +250,14 @@ fn what_cannot_be_staged_is_refused_in_a_sentence() {
     let refused = |pp: u32, ranks: u32, canonical: Option<u32>| -> String {
         let all = units(&model);
         let base = spec_of(1, 1, 2, DType::F32, Recompute::None);
-        let dry = dry_run(&null, &all, base.compute, base.batch, base.seq_len).unwrap();
+        let dry = dry_run(
+            &null,
+            &all,
+            base.compute,
+            base.rows.batch,
+            base.rows.seq_len,
+        )
+        .unwrap();
         let pipeline = PipelineSpec::even(all.len() as u32, pp, PipelineOrder::OneFOneB);
         let spec = RankSpec {
             place: Place::on(&[(Axis::Pp, ranks)], 0).unwrap(),

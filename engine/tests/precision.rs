@@ -4,8 +4,8 @@ use crate::common::Boot;
 use crate::common::set_up;
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, Devices, Error, Links, LossScaler, MicroBatch, Place, Precision, RankSpec, ScaleRule,
-    StateKind, StepMetrics, ZeroSpec, ZeroStage, dry_run,
+    Axis, Devices, Error, Links, LossScaler, MicroBatch, Place, Precision, RankSpec, Rows,
+    ScaleRule, StateKind, StepMetrics, ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::{DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::ModelSpec;
@@ -142,8 +142,7 @@ fn one(
     let spec = RankSpec {
         seed: 3,
         compute: c.compute,
-        batch: rows,
-        seq_len: SEQ as u64,
+        rows: Rows::new(rows, SEQ as u64),
         clip: c.clip,
         optim: ParamGroups {
             decay_all: true,

@@ -9,13 +9,12 @@ use crate::common::*;
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
     Error, LossScaler, MicroBatch, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder,
-    PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, ScaleRule, ZeroSpec, ZeroStage,
-    dry_run,
+    PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, Rows, ScaleRule, Units,
+    ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::{CheckerState, DType, MemoryReport};
 use crossweave_nn::ModelSpec;
 use crossweave_program::{Instr, Life, MemorySpace, Program, Tag, check_ranks};
-use crossweave_tensor::place_on;
 use crossweave_zero::Persistent;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -138,13 +137,15 @@ fn draw(d: &mut Dice, folder: &Path, near: bool) -> Drawn {
         false => d.of(&[DType::F32, DType::Bf16, DType::F16]),
     };
     let mut s = RankSpec {
-        batch: GLOBAL / u64::from(replicas * micro),
+        rows: Rows::new(GLOBAL / u64::from(replicas * micro), SEQ),
         compute,
         clip: d.of(&[0.0, 0.5]),
         recompute: d.of(&[Recompute::None, Recompute::Full, Recompute::Selective]),
-        bucket_bytes: d.of(&[0, 6000, 1 << 30]),
-        overlap: !d.once_in(4),
-        zero: zero(d, ranks),
+        zero: ZeroSpec {
+            bucket_bytes: d.of(&[0, 6000, 1 << 30]),
+            overlap: !d.once_in(4),
+            ..zero(d, ranks)
+        },
         canonical,
         ..spec(ranks, micro)
     };
@@ -183,7 +184,7 @@ fn draw(d: &mut Dice, folder: &Path, near: bool) -> Drawn {
             ..s.precision
         };
         s.zero.quantized = compute.bits() == 16 && canonical.is_none() && d.once_in(3);
-        s.labelled = d.once_in(4);
+        s.rows.labelled = d.once_in(4);
     }
     if canonical.is_none() && d.once_in(3) {
         s.offload = Some(drawn_offload(d, folder, &s));
@@ -273,22 +274,20 @@ fn on_null(w: &World, job: &Drawn, rank: u32) -> Result<(MemoryReport, Program),
     let s = &job.spec;
     let s = ranked(s, rank);
     let null = w.null.open(0).unwrap();
-    let mut units = units(&job.model);
-    crossweave_engine::assign(&mut units, &s.optim)?;
-    place_on(&mut units, &s.place).unwrap();
-    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len)?;
+    let units = Units::new(units(&job.model), &s.place, &s.optim)?.into_inner();
+    let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len)?;
     // On a board of its own: the other ranks are not there, and are not missed.
     let device = w.null.with_checker(&CheckerState::default());
     let device = device.open(0).unwrap();
     let mut t = w.rank(&device, units, &s, &dry, &Nobody)?;
     t.init()?;
-    let tokens = vec![1; (s.batch * s.seq_len) as usize];
+    let tokens = vec![1; (s.rows.batch * s.rows.seq_len) as usize];
     let batch = |m: u32| MicroBatch {
         tokens: &tokens,
         targets: &tokens,
         lengths: &[],
         images: &[],
-        first_sequence: u64::from(m) * s.batch,
+        first_sequence: u64::from(m) * s.rows.batch,
     };
     let each: Vec<_> = (0..s.own_micro_batches()).map(batch).collect();
     for _ in 0..3 {

@@ -5,13 +5,13 @@ use crate::boxes::{SplitModel, expert_job, ranks, start};
 use crate::common::*;
 use crate::experts::ExpertModel;
 use crossweave_engine::{
-    Error, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, StateKind, Trainer, ZeroSpec,
+    Error, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Rows, StateKind, Trainer, ZeroSpec,
     ZeroStage, side_programs,
 };
 use crossweave_hal::LocalKv;
 use crossweave_mesh::{Axis, AxisSet, Topology};
 use crossweave_plan::{Facts, PlanError, SideEvent, SideProgram, StepKind, check_side_programs};
-use crossweave_tensor::{UnitDecl, place_on};
+use crossweave_tensor::UnitDecl;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -98,12 +98,10 @@ fn served<T: Default>(t: &mut Trainer, ask: impl FnOnce(&mut Trainer) -> T) -> T
 
 /// Does everything there is outside a step, counting.
 fn rank(w: &World, s: RankSpec, model: &impl Declares, kv: &Arc<LocalKv>) -> Rank {
-    let mut placed = model.declare();
-    place_on(&mut placed, &s.place).unwrap();
-    let names = one_of_each(&placed);
+    let names = one_of_each(&placed(model.declare(), &s));
     let mut t = start(w, &s, model.declare(), kv);
     let side = side_programs(t.spec(), t.plan(), t.facts());
-    let n = s.batch * s.seq_len;
+    let n = s.rows.batch * s.rows.seq_len;
     let tokens: Vec<i32> = (0..n).map(|i| (i * 5 % 37) as i32).collect();
     let batch = MicroBatch {
         tokens: &tokens,
@@ -232,7 +230,7 @@ fn what_is_done_outside_the_step_is_what_was_announced() {
         }
         for mesh in [[1, 2, 1], [2, 2, 1]] {
             let s = RankSpec {
-                batch: 4,
+                rows: Rows::new(4, SEQ),
                 ..expert_job(mesh, stage, crate::boxes::adam())
             };
             agrees(
@@ -242,7 +240,7 @@ fn what_is_done_outside_the_step_is_what_was_announced() {
         }
         for mesh in [[2, 1, 2], [4, 1, 2]] {
             let s = RankSpec {
-                batch: 4,
+                rows: Rows::new(4, SEQ),
                 ..expert_job(mesh, stage, crate::boxes::adam())
             };
             agrees(

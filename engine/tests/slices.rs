@@ -52,16 +52,11 @@ fn layouts_that_reduce_each_micro_batch_agree_to_the_bit() {
         others.push(kept);
         for stage in [2, 3] {
             let recompute = [Recompute::Full, Recompute::Selective][stage as usize % 2];
-            others.push(RankSpec {
-                recompute,
-                bucket_bytes: 1,
-                ..each(&base, stage)
-            });
-            others.push(RankSpec {
-                overlap: false,
-                bucket_bytes: 1 << 30,
-                ..each(&base, stage)
-            });
+            let mut single = each(&base, stage);
+            (single.recompute, single.zero.bucket_bytes) = (recompute, 1);
+            let mut whole = each(&base, stage);
+            (whole.zero.overlap, whole.zero.bucket_bytes) = (false, 1 << 30);
+            others.extend([single, whole]);
             for (tier, ratio) in [(OffloadDevice::Host, 1.0), (OffloadDevice::Nvme, 0.3)] {
                 let mut o = offload(dir.path(), tier);
                 o.optimizer.as_mut().unwrap().ratio = ratio;
@@ -77,7 +72,7 @@ fn layouts_that_reduce_each_micro_batch_agree_to_the_bit() {
                 "{compute:?}, {accum:?}, {n} ranks, {g} micro-batches, stage {:?}, {:?}, bucket {}, offload {}",
                 s.zero.stage,
                 s.recompute,
-                s.bucket_bytes,
+                s.zero.bucket_bytes,
                 s.offload.is_some()
             );
             assert!(got.bits() == first.bits(), "{what}: {}", got.plan);
@@ -161,7 +156,7 @@ fn promised(model: &ModelSpec, s: &RankSpec, tied: bool) -> u64 {
     let slice = |p: &u64| 4 * p.div_ceil(u64::from(s.data_ranks()));
     let whole = |p: &u64| slice(p) * u64::from(s.data_ranks());
     let largest = sizes.iter().map(whole).max().unwrap();
-    let bucket = largest.max(s.bucket_bytes);
+    let bucket = largest.max(s.zero.bucket_bytes);
     let arrives = bucket.div_ceil(u64::from(s.data_ranks()));
     let tied = if tied { whole(&sizes[0]) } else { 0 };
     sizes.iter().map(slice).sum::<u64>() + 2 * bucket + arrives + tied
@@ -230,7 +225,7 @@ fn gradients_are_slices_between_micro_batches_as_planned() {
                 for (clip, tier) in [0.0, 0.5].into_iter().flat_map(|c| tiers.map(|t| (c, t))) {
                     let mut base = spec(n, g);
                     base.clip = clip;
-                    base.bucket_bytes = 1;
+                    base.zero.bucket_bytes = 1;
                     base.offload = tier.map(|t| offload(dir.path(), t));
                     let s = match g {
                         1 => RankSpec {
@@ -274,7 +269,7 @@ fn planned_as_promised(w: &World, model: &ModelSpec, s: &RankSpec, tied: bool, w
         .with_checker(&crossweave_hal::CheckerState::default());
     let null = null.open(0).unwrap();
     let all = units(model);
-    let dry = dry_run(&null, &all, s.compute, s.batch, s.seq_len).unwrap();
+    let dry = dry_run(&null, &all, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
     let null = w
         .null
         .with_checker(&crossweave_hal::CheckerState::default());

@@ -153,9 +153,9 @@ fn cut_models_train_as_whole_ones_in_every_layout() {
                 k += 1;
                 let mut s = RankSpec {
                     recompute: recompute[k % 3],
-                    overlap: k % 4 != 0,
                     ..staged(spec(dp, [1, 2, 3][k % 3]), stage)
                 };
+                s.zero.overlap = k % 4 != 0;
                 if pp > 1 {
                     let units = units(&model).len() as u32;
                     let orders = [PipelineOrder::OneFOneB, PipelineOrder::GPipe];
@@ -243,7 +243,7 @@ fn a_layer_says_two_sums_forward_and_two_backward() {
             recompute,
             ..spec(2, micro)
         };
-        let tokens = s.batch * s.seq_len;
+        let tokens = s.rows.batch * s.rows.seq_len;
         let got = train(&w, &Cut(gpt2, None, tp), &cut_over(s, tp), STEPS);
         assert_eq!(got.ledgers.len(), 6);
         for l in &got.ledgers {

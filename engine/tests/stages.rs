@@ -64,11 +64,11 @@ fn untied_models_have_the_bits_of_one_stage() {
             for pp in [2, 3, 4] {
                 for stage in 0..=3 {
                     let recompute = [Recompute::None, Recompute::Full, Recompute::Selective];
-                    let s = RankSpec {
+                    let mut s = RankSpec {
                         recompute: recompute[((stage + pp + micro) % 3) as usize],
-                        overlap: !(stage + pp).is_multiple_of(3),
                         ..staged(&base, stage)
                     };
+                    s.zero.overlap = !(stage + pp).is_multiple_of(3);
                     let order = ORDERS[((stage + pp) % 2) as usize];
                     let got = train(&w, &model, &even_over(&s, &model, pp, order), STEPS);
                     let at = format!(
@@ -344,7 +344,7 @@ fn a_value_that_is_not_finite_is_named_by_every_stage() {
         let values = vec![f32::NAN; param.shape.numel() as usize];
         t.load(&name, StateKind::Value, 0, &values).unwrap();
         t.publish().unwrap();
-        let batch = t.spec().batch * t.spec().seq_len;
+        let batch = t.spec().rows.batch * t.spec().rows.seq_len;
         let ids = vec![1; batch as usize];
         let mb = crossweave_engine::MicroBatch {
             tokens: &ids,

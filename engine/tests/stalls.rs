@@ -4,7 +4,7 @@
 use crate::common;
 use common::*;
 use crossweave_engine::{
-    Links, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, ZeroSpec, ZeroStage, assign, dry_run,
+    Links, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::{CheckerState, Fault, KvStore, LocalKv};
 use crossweave_mesh::{FaultKind, FaultRule, Faults};
@@ -89,11 +89,10 @@ fn run(w: &World, c: &Case) -> (Option<crossweave_hal::Verdict>, Vec<String>, bo
     let plugin = w.cpu.with_checker(&board);
     let struck = std::sync::atomic::AtomicBool::new(true);
     let one = |rank: u32| -> std::result::Result<(), String> {
-        let mut units = units(&model);
-        assign(&mut units, &c.spec.optim).map_err(|e| e.to_string())?;
         let s = ranked(&c.spec, rank);
+        let units = placed(units(&model), &s);
         let null = w.null.open(0).map_err(|e| e.to_string())?;
-        let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len);
+        let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len);
         let dry = dry.map_err(|e| e.to_string())?;
         let device = plugin.open(rank).map_err(|e| e.to_string())?;
         let boot = Boot(kv.clone());
@@ -108,7 +107,9 @@ fn run(w: &World, c: &Case) -> (Option<crossweave_hal::Verdict>, Vec<String>, bo
         if let Some(f) = &faults {
             t.inject(f.clone());
         }
-        let tokens: Vec<i32> = (0..s.batch * SEQ).map(|i| (i * 7 % 37) as i32).collect();
+        let tokens: Vec<i32> = (0..s.rows.batch * SEQ)
+            .map(|i| (i * 7 % 37) as i32)
+            .collect();
         let mut ran = || -> crossweave_engine::Result<()> {
             for _ in 0..STEPS {
                 let one = |m: u32| MicroBatch {
@@ -116,7 +117,7 @@ fn run(w: &World, c: &Case) -> (Option<crossweave_hal::Verdict>, Vec<String>, bo
                     targets: &tokens,
                     lengths: &[],
                     images: &[],
-                    first_sequence: u64::from(m) * s.batch,
+                    first_sequence: u64::from(m) * s.rows.batch,
                 };
                 let all: Vec<MicroBatch<'_>> = (0..s.micro_batches).map(one).collect();
                 t.step(&all, 1e-3)?;

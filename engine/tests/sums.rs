@@ -6,13 +6,12 @@ use crate::offload::Trips;
 use crate::random::Dice;
 use crossweave_engine::{
     LossScaler, OffloadDevice, PipelineOrder, PipelineSpec, Precision, Prediction, RankSpec,
-    Recompute, ReduceGradients, ScaleRule, Units, ZeroSpec, ZeroStage, assign, dry_run, predict,
-    rehearsal,
+    Recompute, ReduceGradients, ScaleRule, Units, ZeroSpec, ZeroStage, dry_run, predict, rehearsal,
 };
 use crossweave_hal::{CheckerState, DType};
 use crossweave_nn::{Lora, ModelSpec, Targets};
 use crossweave_plan::StepKind;
-use crossweave_tensor::{Group, UnitDecl, place_on};
+use crossweave_tensor::{Group, UnitDecl};
 use crossweave_zero::estimate::Leaving;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -84,8 +83,8 @@ fn draw(d: &mut Dice, folder: &Path) -> Job {
     s.compute = d.of(&[DType::F32, DType::F32, DType::Bf16, DType::F16]);
     s.clip = d.of(&[0.0, 0.5]);
     s.recompute = d.of(&[Recompute::None, Recompute::Full, Recompute::Selective]);
-    s.bucket_bytes = d.of(&[0, 6000, 1 << 30]);
-    s.overlap = !d.once_in(4);
+    s.zero.bucket_bytes = d.of(&[0, 6000, 1 << 30]);
+    s.zero.overlap = !d.once_in(4);
     s.precision = Precision {
         scaler: (s.compute == DType::F16)
             .then(|| LossScaler::new(ScaleRule::Torch, 2f64.powi(24), 2, 2, 1.0)),
@@ -117,7 +116,7 @@ fn draw(d: &mut Dice, folder: &Path) -> Job {
         o.params,
         s.pipeline.is_some(),
         o.files.buffers,
-        s.bucket_bytes
+        s.zero.bucket_bytes
     );
     s.offload = Some(o);
     if s.zero.stage < ZeroStage::Two && s.pipeline.is_none() {
@@ -147,12 +146,9 @@ fn planned(w: &World, model: &impl Declares, s: &RankSpec) -> Prediction {
     // A device of its own, so that nothing else is counted.
     let alone = w.null.with_checker(&CheckerState::default());
     let null = alone.open(0).unwrap();
-    let mut units = units(model);
-    assign(&mut units, &s.optim).unwrap();
-    place_on(&mut units, &s.place).unwrap();
+    let units = Units::new(units(model), &s.place, &s.optim).unwrap();
     let dry = w.null.open(0).unwrap();
-    let dry = dry_run(&dry, &units, s.compute, s.batch, s.seq_len).unwrap();
-    let units = Units::new(units, &s.place, &s.optim).unwrap();
+    let dry = dry_run(&dry, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
     predict(&mut rehearsal(&null, units, &s, &dry).unwrap()).unwrap()
 }
 
@@ -164,9 +160,7 @@ fn out(moved: &BTreeMap<String, u64>) -> u64 {
 
 /// Trained elements of the units of a job of one stage.
 fn sizes(model: &impl Declares, s: &RankSpec) -> Vec<u64> {
-    let mut units = units(model);
-    place_on(&mut units, &s.place).unwrap();
-    assign(&mut units, &s.optim).unwrap();
+    let units = placed(units(model), s);
     let held = |u: &UnitDecl| -> u64 {
         let flat = u.params.iter().filter(|p| p.group != Group::Base);
         match u.params.iter().any(|p| p.group.trains()) {
@@ -245,7 +239,7 @@ fn no_number_of_micro_batches_raises_what_the_device_holds() {
         ] {
             let of = |g: u32| {
                 let mut s = staged(&spec(ranks, 1), stage, ReduceGradients::Auto);
-                (s.micro_batches, s.batch, s.bucket_bytes) = (g, 1, 1);
+                (s.micro_batches, s.rows.batch, s.zero.bucket_bytes) = (g, 1, 1);
                 let mut o = offload(dir.path(), tier);
                 o.optimizer.as_mut().unwrap().ratio = ratio;
                 s.offload = Some(o);
@@ -320,7 +314,7 @@ fn delayed_updates_have_their_sums_before_the_next() {
     for (ranks, clip) in [(1, 0.0), (2, 0.5)] {
         let of = |reduce| {
             let mut s = staged(&spec(ranks, 3), 2, reduce);
-            (s.clip, s.bucket_bytes) = (clip, 1);
+            (s.clip, s.zero.bucket_bytes) = (clip, 1);
             let mut o = offload(dir.path(), OffloadDevice::Host);
             o.optimizer.as_mut().unwrap().delayed = true;
             s.offload = Some(o);
@@ -340,7 +334,7 @@ fn a_step_behind_one_that_failed_begins_new_sums() {
     for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
         let mut s = staged(&spec(1, 2), 2, ReduceGradients::Auto);
         s.recompute = Recompute::Full;
-        s.bucket_bytes = 1;
+        s.zero.bucket_bytes = 1;
         s.offload = Some(offload(dir.path(), tier));
         let losses = |s: &RankSpec| -> Vec<u64> {
             let calls = Arc::new(AtomicU64::new(0));
@@ -377,7 +371,7 @@ fn eight_times_the_parameters_train_in_the_memory_of_the_small_model() {
     let parameters = |m: &ModelSpec| sizes(m, &spec(1, 4)).iter().sum::<u64>();
     assert!(parameters(&large) >= 8 * parameters(&small));
     let mut base = staged(&spec(1, 4), 3, ReduceGradients::Auto);
-    (base.batch, base.bucket_bytes) = (1, 1);
+    (base.rows.batch, base.zero.bucket_bytes) = (1, 1);
     base.recompute = Recompute::Full;
     let peak = |s: &RankSpec, m: &ModelSpec| {
         let ran = train(&w, m, s, 2);

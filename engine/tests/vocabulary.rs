@@ -6,7 +6,6 @@ use crossweave_engine::{MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Train
 use crossweave_hal::DType;
 use crossweave_nn::split::vocabulary;
 use crossweave_nn::{Lora, ModelSpec, Targets};
-use crossweave_tensor::place_on;
 use serde_json::{Value, json};
 use std::sync::Mutex;
 
@@ -38,7 +37,7 @@ type Gradients = Vec<(String, Vec<f32>)>;
 
 /// What every rank makes of a batch in which some predictions do not count: its loss, its gradients, and what it holds.
 fn gradients(w: &World, model: &impl Declares, s: &RankSpec) -> Vec<(f64, Gradients, Trained)> {
-    let n = (s.batch * s.seq_len) as i32;
+    let n = (s.rows.batch * s.rows.seq_len) as i32;
     let tokens: Vec<i32> = (0..n).map(|i| i * i % 37).collect();
     let counted = |(i, id): (usize, &i32)| if i % 7 == 2 { -100 } else { (id + 5) % 37 };
     let targets: Vec<i32> = tokens.iter().enumerate().map(counted).collect();
@@ -58,10 +57,8 @@ fn gradients(w: &World, model: &impl Declares, s: &RankSpec) -> Vec<(f64, Gradie
             .map(|p| (p.name.clone(), p.held.clone()));
         found.lock().unwrap().push((loss, all, held.collect()));
     };
-    let s = RankSpec {
-        labelled: true,
-        ..s.clone()
-    };
+    let mut s = s.clone();
+    s.rows.labelled = true;
     train_with(w, model, &s, 0, look);
     found.into_inner().unwrap()
 }
@@ -188,14 +185,12 @@ fn the_memory_of_a_vocabulary_is_divided() {
             let cut = Cut(model.clone(), None, tp);
             let mut held = 0;
             for rank in 0..tp {
-                let mut units = cut.declare();
-                let place = ranked(&s, rank).place;
-                place_on(&mut units, &place).unwrap();
+                let units = placed(cut.declare(), &ranked(&s, rank));
                 let table = units[0].params[0].local().dims()[0];
                 let each = rows.div_ceil(u64::from(tp));
                 assert!(table == each || rank == tp - 1 && table < each);
                 let null = w.null.open(0).unwrap();
-                let dry = dry_run(&null, &units, DType::F32, s.batch, s.seq_len).unwrap();
+                let dry = dry_run(&null, &units, DType::F32, s.rows.batch, s.rows.seq_len).unwrap();
                 let width = units[0].params[0].local().dims()[1];
                 let others = units[0].params[1..].iter().map(|p| p.local().numel());
                 assert_eq!(

@@ -141,15 +141,15 @@ fn no_choice_of_buckets_prefetch_lanes_or_reuse_changes_a_bit() {
             three(&|s| s.zero.prefetch = 0);
             three(&|s| s.zero.prefetch = 9);
             three(&|s| (s.zero.prefetch, s.zero.max_live) = (9, Some(4000)));
-            three(&|s| (s.bucket_bytes, s.overlap) = (0, false));
-            three(&|s| (s.bucket_bytes, s.recompute) = (1 << 30, Recompute::Full));
+            three(&|s| (s.zero.bucket_bytes, s.zero.overlap) = (0, false));
+            three(&|s| (s.zero.bucket_bytes, s.recompute) = (1 << 30, Recompute::Full));
             three(&|s| s.zero.reuse_within = Some(5000));
             three(&|s| (s.zero.reshard, s.recompute) = (false, Recompute::Selective));
             three(&|s| s.zero.persist_below = 100);
             three(&|s| s.zero.persist_below = 1 << 40);
             for stage in [1, 2] {
                 let mut s = staged(&base, stage);
-                (s.bucket_bytes, s.overlap) = (0, false);
+                (s.zero.bucket_bytes, s.zero.overlap) = (0, false);
                 assert!(
                     train(&w, &model, &s, 4).bits() == zero.bits(),
                     "stage {stage}"

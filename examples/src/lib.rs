@@ -4,10 +4,9 @@
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
-use crossweave_engine::{
-    Devices, Links, MicroBatch, Place, RankSpec, Recompute, Trainer, Units, dry_run, prepare,
-};
+use crossweave_engine::{Devices, Links, MicroBatch, Trainer, Units, dry_run, prepare};
 use crossweave_hal::{Bootstrap, DType, HostServices, Plugin, RawPlugin, Result};
+use crossweave_job::spec::alone;
 use crossweave_tensor::Builder;
 use std::error::Error;
 use std::time::Duration;
@@ -41,29 +40,14 @@ pub fn train(
 
     // Every block once on the null device: shapes, sizes and sharding types are known, or wrong, before memory is taken.
     let dry = dry_run(&null.open(0)?, &units, DType::F32, batch, seq_len)?;
-    let spec = RankSpec {
-        seed: 1,
-        compute: DType::F32,
-        micro_batches: 1,
-        batch,
-        seq_len,
-        clip: 1.0,
-        optim: ParamGroups {
-            decay_all: false,
-            ..ParamGroups::all(
-                Optimizer::Adam(Adam {
-                    betas: [0.9, 0.99],
-                    eps: 1e-8,
-                    ..Default::default()
-                }),
-                0.0,
-            )
-        },
-        recompute: Recompute::None,
-        bucket_bytes: 1 << 20,
-        overlap: true,
-        ..RankSpec::new(Place::alone())
+    let mut spec = alone(DType::F32, (batch, seq_len), false);
+    (spec.seed, spec.clip) = (1, 1.0);
+    let adam = Adam {
+        betas: [0.9, 0.99],
+        eps: 1e-8,
+        ..Default::default()
     };
+    spec.optim = ParamGroups::all(Optimizer::Adam(adam), 0.0);
     // What the rank is to do, planned and lowered to a program before anything is allocated; then the devices, and who meets whom.
     let device = cpu.open(0)?;
     let units = Units::new(units, &spec.place, &spec.optim)?;

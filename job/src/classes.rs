@@ -114,7 +114,7 @@ mod tests {
             let of = |rank: u32| {
                 let place = job.place(rank);
                 let s = spec(&job, &division, place);
-                (s.stage(), s.batch, sizes(&job, &place).unwrap())
+                (s.stage(), s.rows.batch, sizes(&job, &place).unwrap())
             };
             let mut seen: Vec<u32> = vec![];
             for (i, class) in all.iter().enumerate() {

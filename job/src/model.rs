@@ -7,6 +7,7 @@ use crate::hub::{self, Part};
 use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
 use crossweave_data::{Columns, Remark};
+use crossweave_mesh::{Axis, Place};
 use crossweave_nn::distill::Distill;
 use crossweave_nn::written::{TOKEN_IDS, is_token};
 use crossweave_nn::{Lora, ModelSpec, split, taught, units, units_over};
@@ -309,30 +310,32 @@ impl Source {
 
     /// The units, declared anew (each rank owns its blocks).
     pub fn units(&self) -> Vec<UnitDecl> {
-        self.units_over(1)
+        self.units_on(&Place::alone())
     }
 
-    /// The same with the layers and the vocabulary cut over so many ranks.
-    pub fn units_over(&self, tp: u64) -> Vec<UnitDecl> {
+    /// The same with the layers and the vocabulary cut over the ranks that share them with the one at a place.
+    pub fn units_on(&self, place: &Place) -> Vec<UnitDecl> {
         if let Some(teacher) = &self.teacher {
-            return taught(self.spec.model(), teacher.spec.model(), &teacher.how, tp);
+            return taught(self.spec.model(), teacher.spec.model(), &teacher.how, place);
         }
         // Its targets were found when it was asked for.
         let adapted = self.lora.as_ref();
-        let adapted = adapted.and_then(|l| l.units(&self.spec, tp).ok());
-        adapted.unwrap_or_else(|| units_over(self.spec.model(), tp))
+        let adapted = adapted.and_then(|l| l.units(&self.spec, place).ok());
+        adapted.unwrap_or_else(|| units_over(self.spec.model(), place))
     }
 
     /// Is its vocabulary cut with its layers? Beside a teacher it is not.
-    pub fn cuts_vocabulary(&self, tp: u64) -> bool {
+    pub fn cuts_vocabulary(&self, place: &Place) -> bool {
+        let tp = place.length(Axis::Tp).into();
         self.teacher.is_none() && split::vocabulary(self.spec.model(), tp)
     }
 
-    /// Can its layers be cut over so many ranks?
+    /// Refuses a mesh over which its layers cannot be cut.
     ///
     /// # Errors
     /// Sizes that are not divided; what is not cut yet.
-    pub fn splits(&self, tp: u64) -> Result<()> {
+    pub fn may_cut(&self, place: &Place) -> Result<()> {
+        let tp = place.length(Axis::Tp).into();
         let dropout = self.lora.as_ref().map_or(0.0, |l| l.dropout);
         let may = split::check(self.spec.model(), dropout, tp);
         may.map_err(|e| JobError::refused(format!("mesh.tp: {}", e.what), e.fix))
@@ -343,7 +346,7 @@ impl Source {
     /// # Errors
     /// Targets that are not there; weights that cannot be read.
     pub fn adapt(&mut self, lora: Lora, key: &str) -> Result<()> {
-        lora.units(&self.spec, 1)
+        lora.units(&self.spec, &Place::alone())
             .map_err(|e| JobError::refused(format!("{key}: {}", e.what), e.fix))?;
         self.lora = Some(lora);
         let folder = self.folder.as_ref();

@@ -6,42 +6,34 @@ use crossweave_hal::DType;
 use crossweave_mesh::Place;
 use crossweave_planner::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_planner::{
-    LossScaler, Precision, RankSpec, Recompute, ReduceGradients, ScaleRule, ZeroSpec, ZeroStage,
+    LossScaler, Precision, RankSpec, ReduceGradients, Rows, ScaleRule, ZeroSpec, ZeroStage,
 };
 use crossweave_zero::Persistent;
 
 /// What the rank at a place is to do. Nothing rests off the device: who opens the devices says where that is otherwise.
 pub fn spec(job: &Job, division: &Division, place: Place) -> RankSpec {
     let r = &job.resolved;
-    let rows = division.rows_of(job, &place);
+    let batch = division.rows_of(job, &place);
     RankSpec {
         place,
         seed: r.seed,
         compute: compute_type(r.dtype),
         micro_batches: r.batch.accumulation as u32,
-        batch: rows,
-        weight: rows as f64 / r.batch.micro as f64,
-        seq_len: job.seq_len,
+        rows: Rows {
+            batch,
+            weight: batch as f64 / r.batch.micro as f64,
+            seq_len: job.seq_len,
+            documents: job.documents,
+            labelled: documents::labelled(&r.data),
+        },
         clip: r.settings.gradient_clipping,
         optim: optimizer::of_resolved(&r.settings),
-        recompute: match r.model.recompute() {
-            config::Recompute::None => Recompute::None,
-            config::Recompute::Full => Recompute::Full,
-            config::Recompute::Selective => Recompute::Selective,
-        },
-        bucket_bytes: bucket_bytes(&r.settings),
-        overlap: r
-            .settings
-            .zero_optimization
-            .overlap_comm
-            .unwrap_or(r.settings.run.overlap),
-        zero: zero_spec(&r.settings.zero_optimization),
+        recompute: r.model.recompute(),
+        zero: zero_spec(&r.settings),
         precision: precision(r),
         offload: None,
         pipeline: division.stages.clone(),
         canonical: r.settings.run.canonical_shards.map(|n| n as u32),
-        documents: job.documents,
-        labelled: documents::labelled(&r.data),
     }
 }
 
@@ -51,14 +43,19 @@ pub fn timed(job: &Job) -> RankSpec {
         rows: None,
         stages: None,
     };
+    let of_job = spec(job, &even, Place::alone());
     RankSpec {
         micro_batches: 1,
         optim: nothing(),
-        zero: ZeroSpec::default(),
+        zero: ZeroSpec {
+            bucket_bytes: of_job.zero.bucket_bytes,
+            overlap: of_job.zero.overlap,
+            ..ZeroSpec::default()
+        },
         clip: 0.0,
         precision: Precision::default(),
         canonical: None,
-        ..spec(job, &even, Place::alone())
+        ..of_job
     }
 }
 
@@ -66,12 +63,16 @@ pub fn timed(job: &Job) -> RankSpec {
 pub fn alone(compute: DType, (batch, seq): (u64, u64), labelled: bool) -> RankSpec {
     RankSpec {
         compute,
-        batch,
-        seq_len: seq,
+        rows: Rows {
+            labelled,
+            ..Rows::new(batch, seq)
+        },
         optim: nothing(),
-        bucket_bytes: 0,
-        overlap: false,
-        labelled,
+        zero: ZeroSpec {
+            bucket_bytes: 0,
+            overlap: false,
+            ..ZeroSpec::default()
+        },
         ..RankSpec::new(Place::alone())
     }
 }
@@ -109,7 +110,7 @@ fn bucket_bytes(s: &config::Settings) -> u64 {
 }
 
 /// The engine's form of the keys about types and scales.
-pub fn precision(r: &Resolved) -> Precision {
+fn precision(r: &Resolved) -> Precision {
     let scaler = r.loss_scale().map(|s| match s.fixed {
         Some(scale) => LossScaler::new(ScaleRule::Static, scale, 1, 1, s.min),
         None => {
@@ -132,7 +133,8 @@ pub fn precision(r: &Resolved) -> Precision {
 }
 
 /// DeepSpeed's keys as the planner's choices.
-pub fn zero_spec(z: &config::Zero) -> ZeroSpec {
+fn zero_spec(s: &config::Settings) -> ZeroSpec {
+    let z = &s.zero_optimization;
     ZeroSpec {
         stage: ZeroStage::from_number(z.stage as u32).unwrap_or(ZeroStage::Zero),
         // A block is the least that can be gathered ahead.
@@ -145,5 +147,7 @@ pub fn zero_spec(z: &config::Zero) -> ZeroSpec {
         node: z.zero_hpz_partition_size as u32,
         reduce: ReduceGradients::from_name(&z.reduce_gradients).unwrap_or_default(),
         quantized: z.zero_quantized_weights,
+        bucket_bytes: bucket_bytes(s),
+        overlap: z.overlap_comm.unwrap_or(s.run.overlap),
     }
 }

@@ -6,8 +6,8 @@ use crate::parts::{Curve, Declare, HeadNormed, Lin, Normed, Several, activation}
 use crate::split;
 use crossweave_family::rope::{Rotary, Tables};
 use crossweave_tensor::{
-    AttentionExtras, AttentionSpec, Axis, Block, Builder, Cx, Flow, Init, Param, Pointwise, Result,
-    Tensor, Var,
+    AttentionExtras, AttentionSpec, Axis, Block, Builder, Cx, Flow, Init, Param, Place, Pointwise,
+    Result, Tensor, Var,
 };
 use std::sync::Arc;
 
@@ -89,13 +89,13 @@ struct Shared {
 }
 
 /// Declares the layers of an encoder's decoder.
-pub fn behind(b: &mut Builder, m: &Model, d: &desc::Decoder, all: &mut Adapters, tp: u64) {
-    declare(b, m, (d.prefix, &d.layers), all, tp);
+pub fn behind(b: &mut Builder, m: &Model, d: &desc::Decoder, all: &mut Adapters, place: &Place) {
+    declare(b, m, (d.prefix, &d.layers), all, place);
 }
 
-/// Declares the layers, cut over `tp` ranks.
-pub fn layers(b: &mut Builder, m: &Model, all: &mut Adapters, tp: u64) {
-    declare(b, m, (m.stack.prefix, &m.stack.layers), all, tp);
+/// Declares the layers, cut over the tensor-parallel ranks of the mesh.
+pub fn layers(b: &mut Builder, m: &Model, all: &mut Adapters, place: &Place) {
+    declare(b, m, (m.stack.prefix, &m.stack.layers), all, place);
 }
 
 fn declare(
@@ -103,12 +103,12 @@ fn declare(
     m: &Model,
     (prefix, layers): (&str, &[desc::Layer]),
     all: &mut Adapters,
-    tp: u64,
+    place: &Place,
 ) {
     let mut shared = Shared::default();
     for (i, l) in layers.iter().enumerate() {
         b.unit(&format!("{prefix}.{i}"), |u| {
-            let mut d = Declare::new(u, m.init.std, l.conv1d).over(tp);
+            let mut d = Declare::new(u, m.init.std, l.conv1d).over(place);
             let residual = m.init.residual as f32;
             let (around, a) = &l.attention;
             let attention = normed(&mut d, m.width, around, |d| {

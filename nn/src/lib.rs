@@ -19,48 +19,48 @@ pub use distill::Distill;
 pub use lora::{Adapters, Lora, LoraError, Targets};
 pub use vision::still;
 
-use crossweave_tensor::{Builder, UnitDecl};
+use crossweave_tensor::{Builder, Place, UnitDecl};
 use desc::Model;
 
 /// The units of a model, in run order; allocates nothing.
 pub fn units(model: &Model) -> Vec<UnitDecl> {
-    units_over(model, 1)
+    units_over(model, &Place::alone())
 }
 
-/// The same with the layers and the vocabulary cut over `tp` ranks ([`split`]).
-pub fn units_over(model: &Model, tp: u64) -> Vec<UnitDecl> {
-    declare(model, &mut Adapters::default(), tp)
+/// The same with the layers and the vocabulary cut over the tensor-parallel ranks of a place's mesh ([`split`]).
+pub fn units_over(model: &Model, place: &Place) -> Vec<UnitDecl> {
+    declare(model, &mut Adapters::default(), place)
 }
 
 /// The same of a student, with the units of its teacher, which every rank has all of, as of the vocabulary.
-pub fn taught(model: &Model, teacher: &Model, how: &Distill, tp: u64) -> Vec<UnitDecl> {
-    let mut units = declared(model, &mut Adapters::default(), Some(how), tp);
+pub fn taught(model: &Model, teacher: &Model, how: &Distill, place: &Place) -> Vec<UnitDecl> {
+    let mut units = declared(model, &mut Adapters::default(), Some(how), place);
     distill::taught(&mut units, teacher, how);
     units
 }
 
 /// The units of a model with the adapters that are asked for.
-pub(crate) fn declare(model: &Model, all: &mut Adapters, tp: u64) -> Vec<UnitDecl> {
-    declared(model, all, None, tp)
+pub(crate) fn declare(model: &Model, all: &mut Adapters, place: &Place) -> Vec<UnitDecl> {
+    declared(model, all, None, place)
 }
 
 fn declared(
     model: &Model,
     all: &mut Adapters,
     distill: Option<&Distill>,
-    tp: u64,
+    place: &Place,
 ) -> Vec<UnitDecl> {
     let mut b = Builder::default();
     if let Some(v) = &model.vision {
         vision::declare(&mut b, model, v, all);
     }
     // A teacher's logits stand beside all of the student's.
-    let rows = split::rows(model, tp).filter(|_| distill.is_none());
+    let rows = split::rows(model, place).filter(|_| distill.is_none());
     ends::embed(&mut b, model, rows.as_ref());
-    layer::layers(&mut b, model, all, tp);
+    layer::layers(&mut b, model, all, place);
     if let Some(d) = &model.decoder {
         ends::join(&mut b, model, d, rows.as_ref());
-        layer::behind(&mut b, model, d, all, tp);
+        layer::behind(&mut b, model, d, all, place);
     }
     ends::head(&mut b, model, all, distill, rows.as_ref());
     b.finish()

@@ -6,7 +6,9 @@
 
 use crate::split::{Cut, LinearSplit};
 use crate::{ModelSpec, declare};
-use crossweave_tensor::{Cx, Group, Init, Param, Result, Unit, UnitDecl, Var, linear_scaled};
+use crossweave_tensor::{
+    Cx, Group, Init, Param, Place, Result, Unit, UnitDecl, Var, linear_scaled,
+};
 use fancy_regex::Regex;
 
 /// Adapters that are trained instead of the model.
@@ -180,14 +182,14 @@ impl Lora {
         self.alpha / if self.rslora { r.sqrt() } else { r }
     }
 
-    /// The units of a model with adapters, everything else of it frozen, its layers cut over `tp` ranks.
+    /// The units of a model with adapters, everything else of it frozen, its layers cut over the tensor-parallel ranks of the mesh.
     ///
     /// # Errors
     /// Targets that match nothing, or something other than a linear layer; a pattern that is no regular expression.
     pub fn units(
         &self,
         spec: &ModelSpec,
-        tp: u64,
+        place: &Place,
     ) -> std::result::Result<Vec<UnitDecl>, LoraError> {
         let rule = match &self.targets {
             Targets::Family => {
@@ -201,7 +203,7 @@ impl Lora {
             lora: Some((self.clone(), rule)),
             layers: vec![],
         };
-        let mut units = declare(spec.model(), &mut adapters, tp);
+        let mut units = declare(spec.model(), &mut adapters, place);
         adapters.check(&units, &self.targets)?;
         for p in units.iter_mut().flat_map(|u| &mut u.params) {
             if !is_adapter(&p.name) {

@@ -4,7 +4,7 @@ use crate::desc::{Act, Linear, Norm, NormKind, Over};
 use crate::lora::{Adapter, Adapters};
 use crate::split::{Cut, LinearSplit};
 use crossweave_tensor::{
-    Activation, Axis, Cx, Group, Init, NormForm, Param, Pointwise, Result, Unit, Var,
+    Activation, Axis, Cx, Group, Init, NormForm, Param, Place, Pointwise, Result, Unit, Var,
     linear_summand,
 };
 
@@ -182,8 +182,9 @@ impl<'a, 'u> Declare<'a, 'u> {
             linears: vec![],
         }
     }
-    /// The same with linear layers and heads cut over so many ranks.
-    pub fn over(self, tp: u64) -> Self {
+    /// The same with linear layers and heads cut over the tensor-parallel ranks of the mesh.
+    pub fn over(self, place: &Place) -> Self {
+        let tp = place.length(Axis::Tp).into();
         Declare { tp, ..self }
     }
 

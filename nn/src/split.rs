@@ -8,7 +8,7 @@
 
 use crossweave_family::desc::Model;
 pub use crossweave_family::split::{SplitError, check, shares, vocabulary};
-use crossweave_tensor::{Axis, Cx, Param, Pieces, Result, Unit, Var, Vocabulary};
+use crossweave_tensor::{Axis, Cx, Param, Pieces, Place, Result, Unit, Var, Vocabulary};
 
 /// The dim of a linear layer that is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +65,8 @@ impl LinearSplit<'_> {
     }
 }
 
-/// Returns the cut of the vocabulary of a model over `tp` ranks; `None`: it is whole on each.
-pub(crate) fn rows(model: &Model, tp: u64) -> Option<Vocabulary> {
+/// Returns the cut of the vocabulary of a model over the tensor-parallel ranks of the mesh; `None`: it is whole on each.
+pub(crate) fn rows(model: &Model, place: &Place) -> Option<Vocabulary> {
+    let tp = place.length(Axis::Tp).into();
     vocabulary(model, tp).then(|| Vocabulary::new(Axis::Tp, model.vocab, tp))
 }

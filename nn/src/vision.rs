@@ -6,7 +6,7 @@ use crate::lora::{Adapter, Adapters};
 use crate::parts::{Curve, Declare, Lin, Normed};
 use crossweave_tensor::ops::images;
 use crossweave_tensor::{
-    Block, Builder, Cx, Flow, GradSink, Images, Init, Lookup, Param, Result, UnitDecl,
+    Block, Builder, Cx, Flow, GradSink, Images, Init, Lookup, Param, Place, Result, UnitDecl,
 };
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub fn declare(b: &mut Builder, m: &Model, v: &Vision, all: &mut Adapters) {
         let norm = Declare::new(u, tower.init.std, false).norm(&v.norm, width, 1);
         Patches { tables, norm }
     });
-    layer::layers(b, tower, all, 1);
+    layer::layers(b, tower, all, &Place::alone());
     // A unit of their own, so that nothing of them has room for a gradient.
     b.unit_named("vision_rest", "", |u| {
         let mut d = Declare::new(u, tower.init.std, false);
@@ -136,16 +136,13 @@ impl Block for Still {
 
 /// Makes the first units of a model with a tower, where they do not learn, leave nothing that waits
 /// for a backward. Call it when everything that does not learn is marked so.
-pub fn still(model: &Model, units: &mut Vec<UnitDecl>) {
+pub fn still(model: &Model, units: &mut [UnitDecl]) {
     if model.vision.is_none() {
         return;
     }
     let learns = |u: &UnitDecl| u.params.iter().any(|p| p.group.trains());
     let first = units.iter().position(learns).unwrap_or(0);
-    let rest = units.split_off(first);
-    let stilled = std::mem::take(units).into_iter().map(|u| UnitDecl {
-        block: Arc::new(Still(u.block)),
-        ..u
-    });
-    units.extend(stilled.chain(rest));
+    for u in &mut units[..first] {
+        u.block = Arc::new(Still(u.block.clone()));
+    }
 }

@@ -14,4 +14,4 @@
 mod recompute;
 pub mod schedule;
 
-pub use recompute::{Pick, Recompute};
+pub use recompute::Keeps;

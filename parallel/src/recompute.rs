@@ -1,39 +1,36 @@
 //! Trading time for memory: which forwards keep less than all, and what that asks of the backward.
 
-use crossweave_plan::{Facts, Keep, Law, Pass, Plan, PlanError, Step, StepKind, UnitId, words};
+use crossweave_plan::{
+    Facts, Keep, Law, Pass, Plan, PlanError, Recompute, Step, StepKind, UnitId, words,
+};
 
-/// Which units are recomputed, and how.
+/// The pass that says what forwards keep, per unit in unit order; units beyond the list keep what its last does. What keeps its input only
+/// runs forward again before its backward. Forwards that keep nothing (validation) stay as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pick {
-    /// Every unit keeps its input only, and runs forward again before its backward.
-    Full,
-    /// Every unit keeps what is expensive to recompute; the tape re-runs the rest inside the backward.
-    Selective,
-    /// Per unit, in unit order; units beyond the list keep all.
-    PerUnit(Vec<Keep>),
-}
+pub struct Keeps(pub Vec<Keep>);
 
-impl Pick {
-    fn keep(&self, unit: UnitId) -> Keep {
-        match self {
-            Pick::Full => Keep::Input,
-            Pick::Selective => Keep::Selective,
-            Pick::PerUnit(keeps) => keeps.get(unit as usize).copied().unwrap_or(Keep::All),
-        }
+impl From<Recompute> for Keeps {
+    /// Every unit alike.
+    fn from(recompute: Recompute) -> Keeps {
+        Keeps(vec![recompute.keep()])
     }
 }
 
-/// The pass that applies a [`Pick`]. Forwards that keep nothing (validation) stay as they are.
-#[derive(Clone, Debug)]
-pub struct Recompute(pub Pick);
+impl Keeps {
+    fn of(&self, unit: UnitId) -> Keep {
+        let own = self.0.get(unit as usize).or(self.0.last());
+        own.copied().unwrap_or(Keep::All)
+    }
+}
 
-impl Pass for Recompute {
+impl Pass for Keeps {
     fn name(&self) -> String {
-        match &self.0 {
-            Pick::Full => "recompute".to_string(),
-            Pick::Selective => "recompute(selective)".to_string(),
-            Pick::PerUnit(_) => "recompute(per unit)".to_string(),
-        }
+        let name = match self.0[..] {
+            [Keep::Input] => "recompute",
+            [Keep::Selective] => "recompute(selective)",
+            _ => "recompute(per unit)",
+        };
+        name.to_string()
     }
 
     fn needs(&self) -> &'static [&'static str] {
@@ -50,9 +47,7 @@ impl Pass for Recompute {
     }
 
     fn run(&self, mut plan: Plan, _facts: &Facts) -> Result<Plan, PlanError> {
-        if let Pick::PerUnit(keeps) = &self.0
-            && let Some(unit) = keeps.iter().position(|k| *k == Keep::Nothing)
-        {
+        if let Some(unit) = self.0.iter().position(|k| *k == Keep::Nothing) {
             return Err(PlanError::whole(
                 Law::Activations,
                 format!(
@@ -64,10 +59,10 @@ impl Pass for Recompute {
         for mut step in std::mem::take(&mut plan.steps) {
             match &mut step.op {
                 StepKind::Forward { unit, keep, .. } if *keep != Keep::Nothing => {
-                    *keep = self.0.keep(*unit);
+                    *keep = self.of(*unit);
                 }
                 &mut StepKind::Backward { unit, mb } | &mut StepKind::InputGrad { unit, mb }
-                    if self.0.keep(unit) == Keep::Input =>
+                    if self.of(unit) == Keep::Input =>
                 {
                     out.push(Step::new(StepKind::Recompute { unit, mb }));
                 }

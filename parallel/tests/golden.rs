@@ -1,12 +1,12 @@
 //! Schedules and recompute, printed and held against files (`UPDATE_EXPECT=1` rewrites them), and their worlds checked.
 #![forbid(unsafe_code)]
 
+use crossweave_parallel::Keeps;
 use crossweave_parallel::schedule::{Stages, accumulate, evaluate, one_f_one_b};
-use crossweave_parallel::{Pick, Recompute};
 use crossweave_plan::axes::{Axis, Topology};
 use crossweave_plan::{
-    Depend, Facts, Keep, Lane, Law, PassManager, Plan, PlanError, Step, UnitFacts, check,
-    check_world,
+    Depend, Facts, Keep, Lane, Law, PassManager, Plan, PlanError, Recompute, Step, UnitFacts,
+    check, check_world,
 };
 use std::path::PathBuf;
 
@@ -50,18 +50,18 @@ fn agree(plans: &[Plan]) -> Result<(), PlanError> {
 fn accumulation_and_recompute() {
     let facts = facts(3, 2);
     let picks = [
-        ("keep all", Pick::PerUnit(vec![])),
-        ("full", Pick::Full),
-        ("selective", Pick::Selective),
+        ("keep all", Keeps(vec![])),
+        ("full", Recompute::Full.into()),
+        ("selective", Recompute::Selective.into()),
         (
             "per unit",
-            Pick::PerUnit(vec![Keep::Input, Keep::Selective]),
+            Keeps(vec![Keep::Input, Keep::Selective, Keep::All]),
         ),
     ];
     let mut found = String::new();
     let mut peaks = Vec::new();
-    for (name, pick) in picks {
-        let line = PassManager::new().with(Recompute(pick)).with(Depend);
+    for (name, keeps) in picks {
+        let line = PassManager::new().with(keeps).with(Depend);
         let plan = line.run(accumulate(3, 2), &facts).unwrap();
         let peak = check(&plan, &facts).unwrap();
         found += &format!(
@@ -82,7 +82,7 @@ fn accumulation_and_recompute() {
 
 #[test]
 fn keeping_nothing_is_no_recompute() {
-    let line = PassManager::new().with(Recompute(Pick::PerUnit(vec![Keep::All, Keep::Nothing])));
+    let line = PassManager::new().with(Keeps(vec![Keep::All, Keep::Nothing]));
     let fault = line.run(accumulate(2, 1), &facts(2, 1)).unwrap_err();
     assert_eq!(fault.law, Law::Activations);
 }
@@ -90,8 +90,8 @@ fn keeping_nothing_is_no_recompute() {
 #[test]
 fn recompute_after_recompute_is_refused() {
     let line = PassManager::new()
-        .with(Recompute(Pick::Full))
-        .with(Recompute(Pick::Full));
+        .with(Keeps::from(Recompute::Full))
+        .with(Keeps::from(Recompute::Full));
     assert_eq!(
         line.run(accumulate(2, 1), &facts(2, 1)).unwrap_err().law,
         Law::PassOrder
@@ -102,7 +102,11 @@ fn recompute_after_recompute_is_refused() {
 fn one_forward_one_backward() {
     let stages = Stages::even(5, 3);
     let facts = facts(5, 4);
-    let line = || PassManager::new().with(Recompute(Pick::Full)).with(Depend);
+    let line = || {
+        PassManager::new()
+            .with(Keeps::from(Recompute::Full))
+            .with(Depend)
+    };
     let plans: Vec<Plan> = (0..3)
         .map(|s| line().run(one_f_one_b(&stages, s, 4), &facts).unwrap())
         .collect();

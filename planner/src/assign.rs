@@ -4,12 +4,11 @@ use crate::error::{Error, Result};
 use crossweave_tensor::{Group, UnitDecl};
 use crossweave_zero::optim::{Assigned, ParamGroups, Recipe};
 
-/// Marks what the groups freeze, so that planning and running agree on which parameters have a gradient. Call it on units before
-/// the dry run sees them.
+/// Marks what the groups freeze, so that planning and running agree on which parameters have a gradient.
 ///
 /// # Errors
 /// A pattern that matches no parameter; groups that freeze all.
-pub fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
+pub(crate) fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
     let all = groups
         .assign(&params(units))
         .map_err(|e| Error::Invalid(e.to_string()))?;
@@ -29,8 +28,8 @@ pub fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
     Ok(())
 }
 
-/// How each parameter of each unit is updated, `None` where it is frozen. Of units that [`assign`] has seen: all, or those of one stage of a
-/// pipeline, where a pattern may name what other stages hold.
+/// Returns the update of each parameter of each unit, `None` where it is frozen. The units are those that [`assign`] has seen: all, or
+/// those of one stage of a pipeline, where a pattern may name parameters of other stages.
 pub fn recipes(units: &[UnitDecl], groups: &ParamGroups) -> Vec<Vec<Option<Recipe>>> {
     by_unit(units, groups.recipes(&params(units)))
 }

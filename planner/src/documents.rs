@@ -1,7 +1,7 @@
 //! Documents that share a row: where they end is given with the batch or read off the tokens on the host, and goes to the device beside them.
 
-/// What begins anew behind a document (Megatron's `--reset-attention-mask` and `--reset-position-ids`). A row always begins a document. Where a
-/// batch brings the cumulative lengths of its documents these say where each ends, and else the token that ends one does.
+/// The parts of a row that begin anew behind a document (Megatron's `--reset-attention-mask` and `--reset-position-ids`). A row always begins a
+/// document. Where a batch brings the cumulative lengths of its documents these say where each ends, and else the token that ends one does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Documents {
     /// The last token of a document; an id that no token has leaves every row one document.
@@ -61,7 +61,7 @@ pub fn positions_within(lengths: &[i32], t: usize) -> impl Iterator<Item = i32> 
     })
 }
 
-/// Whether `lengths` are cumulative lengths of documents in rows of `t` tokens: of each row `t + 1` numbers that begin with 0 and never
+/// Returns true if `lengths` are cumulative lengths of documents in rows of `t` tokens: of each row `t + 1` numbers that begin with 0 and never
 /// descend, none above `t`.
 pub fn are_lengths(lengths: &[i32], t: usize) -> bool {
     let fits = |row: &[i32]| {

@@ -6,7 +6,7 @@ use crate::units::Units;
 use crossweave_plan::UnitFacts;
 use crossweave_tensor::{Group, UnitDecl};
 
-/// What a dry run found.
+/// The findings of a dry run.
 #[derive(Clone, Debug)]
 pub struct Dry {
     /// Sizes of each unit, for one micro-batch.
@@ -15,7 +15,7 @@ pub struct Dry {
     pub params: u64,
     /// Batch and sequence length it was made for.
     pub shape: (u64, u64),
-    /// What flows out of each unit, for one micro-batch.
+    /// The values that flow out of each unit, for one micro-batch.
     pub flows: Vec<FlowShape>,
     /// For each unit, which of its parameters (its own, then those it borrows) its backward writes gradients of.
     pub writes: Vec<Vec<bool>>,

@@ -18,8 +18,8 @@ mod side;
 mod spec;
 mod units;
 
-pub use assign::assign;
 pub use crossweave_parallel::schedule::Order as PipelineOrder;
+pub use crossweave_plan::Recompute;
 pub use crossweave_zero::lower::IN_FLIGHT;
 pub use crossweave_zero::lower::quantized::BLOCK as QUANTIZED_BLOCK;
 /// Optimizers and parameter groups, as data.
@@ -34,7 +34,5 @@ pub use planning::plan_for;
 pub use prepare::prepare;
 pub use scaler::{AtFloor, LossScaler, ScaleRule, ScalerState};
 pub use side::{forwards_together, joins_forward, side_programs};
-pub use spec::{
-    FlowShape, OffloadSpec, OptimizerOffload, PipelineSpec, Precision, RankSpec, Recompute,
-};
+pub use spec::{FlowShape, OffloadSpec, OptimizerOffload, PipelineSpec, Precision, RankSpec, Rows};
 pub use units::Units;

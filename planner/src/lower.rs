@@ -21,7 +21,7 @@ use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency, UnitAt, 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Where the data of a unit is.
+/// Returns the placement of a unit's data.
 fn placement(
     spec: &RankSpec,
     (at, owners): (UnitAt, AxisSet),
@@ -162,30 +162,30 @@ impl Outside {
     }
 }
 
-/// What a rank is asked to do and what that comes to: the program of its step, and what the walk around it needs to know.
+/// A rank's specification, lowered: the program of its step, and the facts that the walk around it needs.
 pub struct Lowered {
-    /// What the rank is asked to do.
+    /// The rank's specification.
     pub spec: RankSpec,
-    /// What it was lowered from.
+    /// The plan that the program was lowered from.
     pub plan: Plan,
-    /// What that was planned from.
+    /// The facts that the plan was made from.
     pub facts: Facts,
     /// The program: the step, and what of each unit is called outside it.
     pub program: Program,
     /// Its memory beside that of parameters and their state.
     pub memory: Memory,
     words: Words,
-    /// What of each unit's state lies where.
+    /// The memory of each unit's state.
     pub state: Vec<UnitState>,
-    /// What the host executor is to hold, where something rests off the device.
+    /// The state that the host executor holds, where something rests off the device.
     pub rooms: Vec<Room>,
-    /// What of each unit is called outside the step.
+    /// The calls of each unit outside the step.
     pub outside: Vec<Outside>,
     /// The program's calls of each step of the plan.
     pub by_step: Vec<(Option<StepId>, Range<usize>)>,
     /// For each unit, which of its parameters its backward writes gradients of.
     pub writes: Vec<Vec<bool>>,
-    /// What flows out of each unit, for one micro-batch.
+    /// The values that flow out of each unit, for one micro-batch.
     pub flows: Vec<FlowShape>,
     /// The groups that the rank joins.
     pub groups: StepGroups,
@@ -218,19 +218,23 @@ impl Lowered {
     }
 }
 
-/// What lowering is given beside the plan.
+/// The inputs of lowering beside the plan.
 struct Given<'a> {
     spec: &'a RankSpec,
     /// The units that the rank holds.
     units: &'a [UnitDecl],
     flats: &'a [Flat],
-    /// How each parameter of each unit is updated.
+    /// The update of each parameter of each unit.
     recipes: &'a [Vec<Option<Recipe>>],
-    /// What a dry run of the units has found.
+    /// The findings of a dry run of the units.
     dry: &'a Dry,
     /// Units that run on other pipeline stages.
     elsewhere: &'a BTreeSet<usize>,
     groups: &'a StepGroups,
+    /// True if the plan gathers parameters.
+    gathers: bool,
+    /// The way in which the plan adds up the micro-batches of each unit.
+    parts: Vec<Parts>,
 }
 
 impl Given<'_> {
@@ -244,9 +248,7 @@ impl Given<'_> {
         Ok(Some(b.group(group)))
     }
 
-    fn job(&self, b: &mut Builder, plan: &Plan) -> Result<Job> {
-        let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
-        let gathers = plan.steps.iter().any(gathers);
+    fn job(&self, b: &mut Builder) -> Result<Job> {
         let (s, own) = (self.spec, self.groups);
         let mut owners = vec![];
         for o in &own.owners {
@@ -272,18 +274,18 @@ impl Given<'_> {
             o.gather = self.declare(b, &of.gather)?;
             o.node = self.declare(b, &of.node)?;
         }
-        let gathering = match gathers {
+        let gathering = match self.gathers {
             true => Lane::Gather,
             false => Lane::Compute,
         };
         Ok(Job {
             ranks: s.data_ranks(),
             rank: s.data_rank(),
-            reduce: match s.overlap {
+            reduce: match s.zero.overlap {
                 true => Lane::Reduce,
                 false => Lane::Compute,
             },
-            gather: match s.overlap {
+            gather: match s.zero.overlap {
                 true => gathering,
                 false => Lane::Compute,
             },
@@ -292,10 +294,10 @@ impl Given<'_> {
             clip: s.clip,
             scaled: s.precision.scaler.is_some(),
             rescaled: s.rescales(),
-            seeded: s.precision.scaler.is_some() || s.labelled,
+            seeded: s.precision.scaler.is_some() || s.rows.labelled,
             wire: s.precision.wire,
             accumulate: s.precision.accum,
-            parts: parts(plan, self.flats),
+            parts: self.parts.clone(),
             shards: s.canonical,
             micro_batches: s.micro_batches,
             groups: Groups {
@@ -391,7 +393,8 @@ pub fn lower(
     let each = recipes.iter().enumerate();
     let flats = each.map(|(u, r)| flat(&spec, (u, units), r, elsewhere.contains(&u)));
     let flats: Vec<Flat> = flats.collect();
-    let rooms = rooms(&spec, &flats, &parts(&planned.0, &flats))?;
+    let parts = parts(&planned.0, &flats);
+    let rooms = rooms(&spec, &flats, &parts)?;
     let given = Given {
         spec: &spec,
         units,
@@ -400,6 +403,8 @@ pub fn lower(
         dry,
         elsewhere: &elsewhere,
         groups: &groups,
+        gathers,
+        parts,
     };
     let lowered = write(planned, &given, rooms)?;
     lowered.check().map_err(|source| Error::Program {
@@ -449,7 +454,7 @@ fn leaving(plan: &Plan, units: usize) -> Vec<bool> {
     (0..units).map(leaves).collect()
 }
 
-/// How the plan adds up the micro-batches of each unit.
+/// Returns the way in which the plan adds up the micro-batches of each unit.
 fn parts(plan: &Plan, flats: &[Flat]) -> Vec<Parts> {
     let mut all = vec![Parts::default(); flats.len()];
     for s in &plan.steps {
@@ -497,7 +502,7 @@ fn leave(
 
 fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> Result<Lowered> {
     let mut b = Builder::default();
-    let job = given.job(&mut b, &plan)?;
+    let job = given.job(&mut b)?;
     let tie = given.declare(&mut b, &given.groups.tie)?;
     let flats = given.flats;
     let each = || flats.iter().enumerate();
@@ -598,7 +603,7 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
     })
 }
 
-/// What of each unit's state lies where.
+/// Returns the memory of each unit's state.
 fn tables(
     flats: &[Flat],
     params: &[ParamMemory],

@@ -1,11 +1,11 @@
 //! The plan of a rank's step: which passes make it, in which order, and the facts they decide on.
 
 use crate::error::Result;
-use crate::spec::{OffloadSpec, RankSpec, Recompute, facts_of_accumulation};
+use crate::spec::{OffloadSpec, RankSpec, facts_of_accumulation};
 use crossweave_hal::DType;
 use crossweave_mesh::AxisSet;
-use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
-use crossweave_plan::{Depend, Facts, PassManager, Plan, Said, UnitFacts};
+use crossweave_parallel::{Keeps, schedule};
+use crossweave_plan::{Depend, Facts, PassManager, Plan, Recompute, Said, UnitFacts};
 use crossweave_zero::{
     Bucket, Canonical, Hierarchical, HostUpdates, OffloadDevice, Own, ParamsAway, Persist, Place,
     Prefetch, ReduceEach, Residency, Reuse, SpillInputs, Ties, UnitAt, Updates, ZeroSpec,
@@ -70,7 +70,7 @@ fn talk_of_updates(units: &mut [UnitFacts], spec: &RankSpec) {
     }
 }
 
-/// Whether nothing but slots holds the whole parameters of a unit.
+/// Returns true if nothing but slots holds the whole parameters of a unit.
 pub(crate) fn is_slotted(spec: &RankSpec, unit: usize, units: usize, facts: &UnitFacts) -> bool {
     let elements = facts.params;
     let at = UnitAt {
@@ -85,10 +85,8 @@ pub(crate) fn is_slotted(spec: &RankSpec, unit: usize, units: usize, facts: &Uni
 fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     let n = facts.units.len() as u32;
     let mut p = PassManager::new();
-    match spec.recompute {
-        Recompute::None => {}
-        Recompute::Full => p = p.with(RecomputePass(Pick::Full)),
-        Recompute::Selective => p = p.with(RecomputePass(Pick::Selective)),
+    if spec.recompute != Recompute::None {
+        p = p.with(Keeps::from(spec.recompute));
     }
     // Without clipping an update needs no global norm, so it follows its gradient at once and gradients never pile up.
     let clip = spec.clip > 0.0;
@@ -125,7 +123,7 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
             // A rank alone sends nothing that larger pieces would make cheaper: a unit leaves when it is made.
             bytes: match spec.sums_on_the_host() && spec.data_ranks() == 1 {
                 true => 0,
-                false => spec.bucket_bytes,
+                false => spec.zero.bucket_bytes,
             },
         })
         .with(Ties)

@@ -11,8 +11,8 @@ use crate::units::Units;
 /// it to a program. `dry` is a dry run of `units`, which are those of the whole model.
 ///
 /// # Errors
-/// What no rank can do; a dry run of other units; stages that do not fit the model; a broken law, or more bytes than the device has; an
-/// optimizer that cannot run where it is asked to.
+/// A specification that no rank can follow; a dry run of other units; stages that do not fit the model; a broken law, or more bytes than
+/// the device has; an optimizer that cannot run where it is asked to.
 pub fn prepare(spec: &RankSpec, units: &Units, dry: &Dry, memory: Option<u64>) -> Result<Lowered> {
     let spec = spec.clone().of_stages(units.len());
     spec.check()?;

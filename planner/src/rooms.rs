@@ -7,8 +7,8 @@ use crossweave_program::Room;
 use crossweave_zero::Flat;
 use crossweave_zero::lower::{HostShare, HostSums, Parts, host_base, host_room};
 
-/// What the host is to hold of these flats: a room for each, then one for the base of each; none where nothing rests off the device.
-/// `parts` says of each flat whether the host adds up its gradients.
+/// Returns the state of these flats that the host holds: a room for each, then one for the base of each; none where nothing rests off the
+/// device. `parts` says of each flat whether the host adds up its gradients.
 ///
 /// # Errors
 /// An optimizer that does not look at one element at a time.

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Which package's rule to follow.
+/// The package whose rule moves the scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleRule {
     /// The scale never changes.
@@ -40,7 +40,7 @@ pub struct LossScaler {
     skipped: u64,
 }
 
-/// What a checkpoint keeps of a scaler: all that moves, nothing that is configured.
+/// The part of a scaler that a checkpoint keeps: all that moves, nothing that is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScalerState {
@@ -104,7 +104,7 @@ impl LossScaler {
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
-    /// What a checkpoint keeps.
+    /// Returns the part that a checkpoint keeps.
     pub fn state(&self) -> ScalerState {
         ScalerState {
             scale: self.scale,

@@ -36,13 +36,13 @@ fn said_forward<'a>(
         .filter(|axes| spec.place.size(*axes) > 1)
 }
 
-/// Whether a forward takes other ranks than those that gather with rank 0: of other stages, or because blocks communicate.
+/// Returns true if a forward takes other ranks than those that gather with rank 0: of other stages, or because blocks communicate.
 pub fn forwards_together(spec: &RankSpec, facts: &Facts) -> bool {
     spec.pipeline.is_some() || said_forward(spec, facts).next().is_some()
 }
 
-/// Whether a rank runs a forward of rank 0 with it, or only gathers. Those do that see the same samples; all of a stage where blocks
-/// communicate with the ranks that hold other experts, which see other samples in a step.
+/// Returns true if a rank runs a forward of rank 0 with it, and false if it only gathers. Those run it that see the same samples; all of a
+/// stage where blocks communicate with the ranks that hold other experts, which see other samples in a step.
 pub fn joins_forward(spec: &RankSpec, facts: &Facts) -> bool {
     let experts = |axes: AxisSet| Axis::EXPERT.iter().any(|a| axes.contains(*a));
     spec.data_rank() == 0 || said_forward(spec, facts).any(experts)
@@ -60,7 +60,7 @@ struct Side<'a> {
     stages: Vec<Range<u32>>,
 }
 
-/// What a rank has whole while it works through units.
+/// The units that a rank has whole while it works through units.
 type Whole = BTreeSet<UnitId>;
 
 fn message(unit: UnitId, peer: u32, sends: bool) -> SideEvent {
@@ -160,7 +160,7 @@ impl<'a> Side<'a> {
         before.into_iter().chain(between).chain(next).collect()
     }
 
-    /// What `find_nan` exchanges at the end of a step: a word of each rank, and where one has found something its sentence.
+    /// Returns the exchanges of `find_nan` at the end of a step: a word of each rank, and where one has found something its sentence.
     fn findings(&self) -> Vec<SideEvent> {
         let each = ["where values are not finite", "the sentence about it"];
         each.into_iter().filter_map(|what| self.all(what)).collect()
@@ -172,7 +172,7 @@ impl<'a> Side<'a> {
         self.over_stages().into_iter().chain(mean).collect()
     }
 
-    /// Whether ranks read and sample together: rank 0 leads, the others serve.
+    /// Returns true if ranks read and sample together: rank 0 leads, the others serve.
     fn is_together(&self) -> bool {
         let owners = (0..self.facts.units.len() as u32).map(|u| self.facts.owners(u));
         let mut parts = owners.map(|o| self.place.among(o.holders()));
@@ -180,7 +180,7 @@ impl<'a> Side<'a> {
         self.stages.len() > 1 || spread.next().is_some() || parts.any(|p| p.is_some())
     }
 
-    /// Whether several ranks have slices of a unit.
+    /// Returns true if several ranks have slices of a unit.
     fn is_spread(&self, unit: UnitId) -> bool {
         self.gathered.contains(&unit) && self.facts.sharers(unit) > 1
     }

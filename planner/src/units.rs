@@ -18,12 +18,18 @@ impl Units {
     /// # Errors
     /// A parameter that the mesh does not cut; a pattern that matches no parameter; groups that freeze all.
     pub fn new(mut units: Vec<UnitDecl>, place: &Place, groups: &ParamGroups) -> Result<Units> {
-        place_on(&mut units, place).map_err(|e| {
-            let rank = place.job_rank();
-            Error::Invalid(format!("rank {rank}: placing parameters: {e}"))
-        })?;
         assign(&mut units, groups)?;
+        place_on(&mut units, place).map_err(|e| Error::Place {
+            rank: place.job_rank(),
+            what: e.to_string(),
+        })?;
         Ok(Units(units))
+    }
+
+    /// The same after `change`, which sees what each unit trains: for blocks that run otherwise where nothing in them does.
+    pub fn changed(mut self, change: impl FnOnce(&mut [UnitDecl])) -> Units {
+        change(&mut self.0);
+        self
     }
 
     /// Their declarations.
@@ -31,7 +37,7 @@ impl Units {
         self.0
     }
 
-    /// What the rank's pipeline stage holds of them. Numbers stay the model's.
+    /// Returns the units with the parameters that the rank's pipeline stage holds. Numbers stay the model's.
     ///
     /// # Errors
     /// Stages that do not fit the model.

@@ -23,7 +23,7 @@ mod tape;
 mod tensor;
 
 pub use block::{Block, Flow, Function, Keep};
-pub use crossweave_mesh::Axis;
+pub use crossweave_mesh::{Axis, Place};
 pub use crossweave_program::{Ex, Prog, Shape};
 pub use cx::Cx;
 pub use decompose::Decompositions;

@@ -7,8 +7,8 @@
 mod simulator;
 
 use crossweave_mesh::{Axis, Topology};
+use crossweave_parallel::Keeps;
 use crossweave_parallel::schedule::{Order, Stages, pipeline};
-use crossweave_parallel::{Pick, Recompute};
 use crossweave_plan::{
     Depend, Facts, Keep, PassManager, Plan, PlanError, StepKind, UnitFacts, check, check_world,
     trace,
@@ -96,8 +96,7 @@ impl Case {
     fn passes(&self) -> PassManager {
         let mut p = PassManager::new();
         if let Some(keep) = self.pick {
-            let keeps = vec![keep; UNITS as usize];
-            p = p.with(Recompute(Pick::PerUnit(keeps)));
+            p = p.with(Keeps(vec![keep]));
         }
         let stage = ZeroStage::from_number(self.stage).unwrap();
         p = p.with(Place(stage));

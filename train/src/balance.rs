@@ -260,7 +260,7 @@ fn ready(run: &Run, rank: u32) -> Result<(Trainer, Vec<i32>)> {
     let units = short(run.job.units(&Place::alone())?.into_inner());
     let null = crate::backend::open_linked("null", &run.host)?.open(0)?;
     let spec = timed(&run.job);
-    let batch = spec.batch;
+    let batch = spec.rows.batch;
     let dry = dry_run(&null, &units, spec.compute, batch, run.job.seq_len)?;
     let device = run.device_apart(rank)?;
     let units =

@@ -6,6 +6,7 @@ use crate::job_error::{JobError, Result};
 use crate::{adapter, remembered};
 use crossweave_checkpoint::{Checkpoint, MANIFEST, Manifest};
 use crossweave_config::Settings;
+use crossweave_mesh::Place;
 use crossweave_nn::lora::is_adapter;
 use crossweave_nn::{ModelSpec, units};
 use crossweave_tensor::{Group, ParamDecl};
@@ -93,7 +94,7 @@ fn params(manifest: &Manifest) -> std::result::Result<Vec<ParamDecl>, String> {
             let lora = adapter::lora_of(place, adapters).map_err(|e| e.to_string())?;
             let base = &manifest.state["base"]["folder"];
             remembered::check_adapters(adapters, &lora, &spec, base)?;
-            let units = lora.units(&spec, 1);
+            let units = lora.units(&spec, &Place::alone());
             units.map_err(|e| format!("state.adapter_config: {e}"))?
         }
     };

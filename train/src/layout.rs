@@ -47,7 +47,7 @@ impl Layout {
             if !known {
                 let place = job.place(class.first);
                 let (units, s) = (job.units(&place)?, spec(job, &division, place));
-                let dry = dry_run(null, &units, s.compute, s.batch, s.seq_len)?;
+                let dry = dry_run(null, &units, s.compute, s.rows.batch, s.rows.seq_len)?;
                 others.push((key, dry));
             }
         }

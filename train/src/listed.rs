@@ -59,30 +59,33 @@ pub fn of(run: &Run) -> Result<Listed> {
         let null = plugin.with_checker(&CheckerState::default()).open(0)?;
         let spec = with_offload(run.rank_spec(first), &run.job.resolved);
         let dry = run.layout.dry_of(class);
+        // Of buckets and lanes the line speaks before, as it did when they were no part of ZeRO's choices.
+        let zero = format!("{:?}", spec.zero);
+        let zero = zero.split(", bucket_bytes").next().unwrap_or(&zero);
         let words = crossweave_report::listed(ranks).replace(' ', "");
         let separator = if l.classes.is_empty() { "" } else { "/" };
         let _ = write!(l.classes, "{separator}{words}");
         let _ = writeln!(
             l.division,
-            "{words}: {:?} seed {} {:?} {} x {} x {} weight {} clip {} {:?} {:?} bucket {} overlap {} {:?} {:?} shards {:?} {:?} labelled {} \
+            "{words}: {:?} seed {} {:?} {} x {} x {} weight {} clip {} {:?} {:?} bucket {} overlap {} {} }} {:?} shards {:?} {:?} labelled {} \
              of {} parameters, {:?}",
             spec.place,
             spec.seed,
             spec.compute,
             spec.micro_batches,
-            spec.batch,
-            spec.seq_len,
-            spec.weight,
+            spec.rows.batch,
+            spec.rows.seq_len,
+            spec.rows.weight,
             spec.clip,
             spec.optim,
             spec.recompute,
-            spec.bucket_bytes,
-            spec.overlap,
-            spec.zero,
+            spec.zero.bucket_bytes,
+            spec.zero.overlap,
+            zero,
             spec.precision,
             spec.canonical,
-            spec.documents,
-            spec.labelled,
+            spec.rows.documents,
+            spec.rows.labelled,
             dry.params,
             dry.units,
         );

@@ -1,4 +1,4 @@
-//! What a job asks of ZeRO: the stage, and how far ahead and how long units are gathered.
+//! What a job asks of ZeRO: the stage, how far ahead and how long units are gathered, and how gradients are reduced.
 
 use crate::place::ZeroStage;
 use crossweave_flat::Residency;
@@ -86,6 +86,10 @@ pub struct ZeroSpec {
     pub reduce: ReduceGradients,
     /// Gathers carry parameters as 8-bit floats with a scale a block (stages 1 to 3, 16-bit compute).
     pub quantized: bool,
+    /// Gradients of neighbouring units are reduced together up to this many bytes.
+    pub bucket_bytes: u64,
+    /// Reduce and gather on streams of their own, beside the computation.
+    pub overlap: bool,
 }
 
 impl ZeroSpec {
@@ -122,6 +126,8 @@ impl Default for ZeroSpec {
             node: 1,
             reduce: ReduceGradients::Auto,
             quantized: false,
+            bucket_bytes: 25 << 20,
+            overlap: true,
         }
     }
 }

@@ -5,7 +5,7 @@ mod job;
 
 use crate::common::adapter;
 
-use crossweave_engine::{Devices, Documents, Links, MicroBatch, RankSpec, dry_run};
+use crossweave_engine::{Devices, Documents, Links, MicroBatch, dry_run};
 use crossweave_hal::{Bootstrap, Code, Device, Error, HostServices, Plugin, Result};
 use crossweave_nn::ModelSpec;
 use std::time::Duration;
@@ -37,14 +37,18 @@ fn losses(
     documents: Option<Documents>,
     mut first: impl FnMut(),
 ) -> Vec<f64> {
-    let spec = RankSpec {
-        batch: BATCH,
-        documents,
-        ..job::spec(1, 1)
-    };
+    let mut spec = job::spec(1, 1);
+    (spec.rows.batch, spec.rows.documents) = (BATCH, documents);
     let units = job::units(model);
     let null = null.open(0).unwrap();
-    let dry = dry_run(&null, &units, spec.compute, spec.batch, spec.seq_len).unwrap();
+    let dry = dry_run(
+        &null,
+        &units,
+        spec.compute,
+        spec.rows.batch,
+        spec.rows.seq_len,
+    )
+    .unwrap();
     let mut t = job::set_up(
         Devices::one(device),
         units,

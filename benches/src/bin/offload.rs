@@ -11,10 +11,11 @@ use crossweave_benches::process::load;
 use crossweave_benches::{Fallible, files, least, median, update};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Devices, FileSettings, Links, MicroBatch, OffloadDevice, OffloadSpec, OptimizerOffload, Place,
-    RankSpec, Recompute, Trainer, Units, ZeroSpec, ZeroStage, dry_run, predict, prepare,
+    Devices, FileSettings, Links, MicroBatch, OffloadDevice, OffloadSpec, OptimizerOffload,
+    Recompute, Trainer, Units, ZeroSpec, ZeroStage, dry_run, predict, prepare,
 };
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
+use crossweave_job::spec::alone;
 use crossweave_nn::units;
 use crossweave_words::Size;
 use serde_json::{Value, json};
@@ -210,24 +211,21 @@ impl Bench {
             pin: false,
             group: None,
         });
-        let spec = RankSpec {
-            batch: p.batch,
-            seq_len: p.seq,
-            optim: ParamGroups::all(Optimizer::Adam(Adam::default()), 0.1),
-            recompute: k.recompute,
-            zero: ZeroSpec {
-                stage: ZeroStage::Three,
-                ..Default::default()
-            },
-            offload: (k.tier.is_some() || k.inputs).then_some(OffloadSpec {
-                optimizer,
-                params: k.params,
-                activations: k.inputs,
-                folder: self.dir.clone(),
-                files: FileSettings::default(),
-            }),
-            ..one_rank()
+        let mut spec = alone(DType::F32, (p.batch, p.seq), false);
+        (spec.seed, spec.recompute) = (1, k.recompute);
+        spec.optim = ParamGroups::all(Optimizer::Adam(Adam::default()), 0.1);
+        spec.zero = ZeroSpec {
+            stage: ZeroStage::Three,
+            bucket_bytes: 1 << 20,
+            ..Default::default()
         };
+        spec.offload = (k.tier.is_some() || k.inputs).then_some(OffloadSpec {
+            optimizer,
+            params: k.params,
+            activations: k.inputs,
+            folder: self.dir.clone(),
+            files: FileSettings::default(),
+        });
         let boot = Boot(Arc::new(LocalKv::default()));
         let units = Units::new(units, &spec.place, &spec.optim)?;
         let lowered = prepare(&device, &spec, &units, &dry)?;
@@ -370,18 +368,6 @@ impl Bench {
             );
         }
         Ok(())
-    }
-}
-
-fn one_rank() -> RankSpec {
-    RankSpec {
-        seed: 1,
-        compute: DType::F32,
-        micro_batches: 1,
-        clip: 0.0,
-        bucket_bytes: 1 << 20,
-        overlap: true,
-        ..RankSpec::new(Place::alone())
     }
 }
 

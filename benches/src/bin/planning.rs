@@ -12,19 +12,20 @@ use crossweave_benches::options::{Options, program};
 use crossweave_benches::presets::Preset;
 use crossweave_benches::process::{Memory, load, mebibytes};
 use crossweave_benches::{Fallible, least, median};
+use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Dry, PipelineOrder, PipelineSpec, RankSpec, Units, ZeroSpec, ZeroStage, dry_run, plan_for,
-    rehearsal,
+    PipelineOrder, PipelineSpec, Units, ZeroSpec, ZeroStage, dry_run, plan_for, rehearsal,
 };
 use crossweave_hal::{
-    Buffer, DType, Device, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin, Stream, Tag,
+    Buffer, DType, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin, Stream, Tag,
     abi::Layout, abi::op,
 };
+use crossweave_job::spec::alone;
 use crossweave_machine::Machine;
 use crossweave_mesh::{Axis, Place, Topology};
 use crossweave_nn::units;
 use crossweave_plan::axes::Representatives;
-use crossweave_plan::{Lane, check_representatives, check_world};
+use crossweave_plan::{Facts, Lane, Plan, check_representatives, check_world};
 use crossweave_program::{Builder, Life, MemoryDecl, MemorySpace, Place as Argument};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -72,16 +73,14 @@ fn run(mut o: Options) -> Fallible<()> {
         vocab: 50257,
         batch: 1,
     };
-    let spec = RankSpec {
-        compute: DType::Bf16,
-        micro_batches,
-        seq_len: model.seq,
-        zero: ZeroSpec {
-            stage: ZeroStage::Three,
-            quantized: true,
-            ..ZeroSpec::default()
-        },
-        ..RankSpec::new(Place::on(&[(Axis::Dp, ranks)], 0)?)
+    let mut spec = alone(DType::Bf16, (1, model.seq), false);
+    spec.place = Place::on(&[(Axis::Dp, ranks)], 0)?;
+    spec.micro_batches = micro_batches;
+    spec.optim = ParamGroups::all(Optimizer::Adam(Adam::default()), 0.01);
+    spec.zero = ZeroSpec {
+        stage: ZeroStage::Three,
+        quantized: true,
+        ..ZeroSpec::default()
     };
     let (mut dry_ms, mut plan_ms, mut all_ms, mut mib) = (vec![], vec![], vec![], vec![]);
     let mut steps = 0;
@@ -90,7 +89,7 @@ fn run(mut o: Options) -> Fallible<()> {
         let units = Units::new(units(model.model().model()), &spec.place, &spec.optim)?;
         let memory = Memory::start();
         let began = Instant::now();
-        let dry = dry_run(&device, &units, spec.compute, spec.batch, spec.seq_len)?;
+        let dry = dry_run(&device, &units, spec.compute, 1, model.seq)?;
         dry_ms.push(ms(began));
         let began = Instant::now();
         steps = plan_for(&device, &spec, &dry)?.0.steps.len();
@@ -117,31 +116,31 @@ fn run(mut o: Options) -> Fallible<()> {
         &device,
         &units(model.model().model()),
         spec.compute,
-        spec.batch,
-        spec.seq_len,
+        1,
+        model.seq,
     )?;
-    jobs(&device, &spec, &dry)?;
+    jobs(dry.units.len() as u32, &|place, stages| {
+        let mut spec = spec.clone();
+        (spec.place, spec.pipeline) = (place, Some(stages));
+        plan_for(&device, &spec, &dry)
+    })?;
     interpret(&null, rounds)
 }
 
+/// The plan of the rank at a place of a pipeline.
+type Planned<'a> = &'a dyn Fn(Place, PipelineSpec) -> crossweave_engine::Result<(Plan, Facts)>;
+
 /// Jobs of 16 stages: the plan of each stage, and the plans of all ranks held against each other.
-fn jobs(device: &Device, spec: &RankSpec, dry: &Dry) -> Fallible<()> {
+fn jobs(units: u32, plan: Planned<'_>) -> Fallible<()> {
     const STAGES: u32 = 16;
-    let units = dry.units.len() as u32;
     if units < STAGES {
         return Ok(());
     }
     for ranks in [1024, 4096, 16384] {
         let mesh = Topology::new(&[(Axis::Pp, STAGES), (Axis::Dp, ranks / STAGES)])?;
         let began = Instant::now();
-        let plan = |stage| {
-            let spec = RankSpec {
-                place: mesh.place(0).stage(stage),
-                pipeline: Some(PipelineSpec::even(units, STAGES, PipelineOrder::default())),
-                ..spec.clone()
-            };
-            plan_for(device, &spec, dry)
-        };
+        let stages = PipelineSpec::even(units, STAGES, PipelineOrder::default());
+        let plan = |stage| plan(mesh.place(0).stage(stage), stages.clone());
         let plans = (0..STAGES).map(plan).collect::<Result<Vec<_>, _>>()?;
         let planned = ms(began);
         let of = |rank: u32| {

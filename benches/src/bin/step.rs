@@ -15,10 +15,11 @@ use crossweave_benches::process::{Memory, cpu_seconds, load, mebibytes};
 use crossweave_benches::{least, median};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, Devices, Links, MicroBatch, Place, RankSpec, Recompute, Trainer, Units, ZeroSpec,
-    ZeroStage, dry_run, prepare,
+    Axis, Devices, Links, MicroBatch, Place, Recompute, Trainer, Units, ZeroSpec, ZeroStage,
+    dry_run, prepare,
 };
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
+use crossweave_job::spec::alone;
 use crossweave_nn::units;
 use crossweave_words::Size;
 use serde_json::{Value, json};
@@ -370,32 +371,23 @@ fn one(mut o: Options) -> Fallible<()> {
         let units = units(p.model().model());
         let batch = p.batch / ranks as u64;
         let dry = dry_run(&null.open(0)?, &units, dtype, batch, p.seq)?;
-        let spec = RankSpec {
-            seed: 1,
-            compute: dtype,
-            micro_batches: 1,
-            batch,
-            seq_len: p.seq,
-            clip: 0.0,
-            optim: ParamGroups {
-                decay_all: true,
-                ..ParamGroups::all(
-                    Optimizer::Adam(Adam {
-                        betas: [0.9, 0.95],
-                        eps: 1e-8,
-                        ..Default::default()
-                    }),
-                    0.1,
-                )
-            },
-            recompute,
-            bucket_bytes: 25 << 20,
-            overlap: true,
-            zero: ZeroSpec {
-                stage,
-                ..Default::default()
-            },
-            ..RankSpec::new(Place::on(&[(Axis::Dp, ranks)], rank)?)
+        let mut spec = alone(dtype, (batch, p.seq), false);
+        spec.place = Place::on(&[(Axis::Dp, ranks)], rank)?;
+        (spec.seed, spec.recompute) = (1, recompute);
+        spec.optim = ParamGroups {
+            decay_all: true,
+            ..ParamGroups::all(
+                Optimizer::Adam(Adam {
+                    betas: [0.9, 0.95],
+                    eps: 1e-8,
+                    ..Default::default()
+                }),
+                0.1,
+            )
+        };
+        spec.zero = ZeroSpec {
+            stage,
+            ..Default::default()
         };
         let device = plugin.open(rank)?;
         let units = Units::new(units, &spec.place, &spec.optim)?;

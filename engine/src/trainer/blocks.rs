@@ -193,7 +193,7 @@ impl Trainer {
         };
         let cache = self.cache(Work::Loss);
         let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
-        let share = self.lowered.spec.weight
+        let share = self.lowered.spec.rows.weight
             / (self.lowered.spec.micro_batches * self.lowered.spec.replicas()) as f64;
         let word = self.lowered.loss_word(m);
         let word = self.word(word, DType::F32);

@@ -33,13 +33,10 @@ impl Trainer {
     /// Mean loss of this rank's batch over all its predictions, those that do not count adding nothing, dropout off. Of pipeline stages the last knows it, and the others give 0: [`Trainer::mean_over_replicas`]
     /// tells it to all. Every stage calls this for the same batches in the same order.
     pub fn evaluate(&mut self, b: &MicroBatch<'_>) -> Result<f64> {
-        let seqs = self.lowered.spec.batch;
-        let data = self.ids(
-            b.tokens,
-            Some((b.targets, b.lengths)),
-            b.images,
-            [seqs, self.lowered.spec.seq_len],
-        )?;
+        let rows = self.lowered.spec.rows;
+        let sizes = [rows.batch, rows.seq_len];
+        let targets = Some((b.targets, b.lengths));
+        let data = self.ids(b.tokens, targets, b.images, sizes)?;
         let out = self
             .run_all(&data)
             .map_err(|e| self.error("validation", e))?;
@@ -86,17 +83,13 @@ impl Trainer {
             ));
         }
         let t = b.tokens.len() as u64;
-        let (seqs, seq) = if t == self.lowered.spec.batch * self.lowered.spec.seq_len {
-            (self.lowered.spec.batch, self.lowered.spec.seq_len)
-        } else {
-            (1, t)
+        let rows = self.lowered.spec.rows;
+        let sizes = match t == rows.tokens() {
+            true => [rows.batch, rows.seq_len],
+            false => [1, t],
         };
-        let data = self.ids(
-            b.tokens,
-            Some((b.targets, b.lengths)),
-            b.images,
-            [seqs, seq],
-        )?;
+        let targets = Some((b.targets, b.lengths));
+        let data = self.ids(b.tokens, targets, b.images, sizes)?;
         self.grads_of(&data).map_err(|e| self.error("gradients", e))
     }
 
@@ -131,7 +124,7 @@ impl Trainer {
             )));
         }
         if self.lowered.spec.canonical.is_none() {
-            return self.mean(*first * self.lowered.spec.weight);
+            return self.mean(*first * self.lowered.spec.rows.weight);
         }
         let mut all = vec![0f64; self.lowered.spec.replicas() as usize];
         all[own.start as usize..own.end as usize].copy_from_slice(mine);
@@ -170,7 +163,7 @@ impl Trainer {
         [batch, seq]: [u64; 2],
     ) -> Result<Batch> {
         let (targets, given) = (targets.map(|t| t.0), targets.map_or(&[][..], |t| t.1));
-        if let Some(why) = unfit_lengths(given, self.lowered.spec.documents, [batch, seq]) {
+        if let Some(why) = unfit_lengths(given, self.lowered.spec.rows.documents, [batch, seq]) {
             return Err(Error::Invalid(why));
         }
         let seen = crate::upload::images(&self.blocks.units);
@@ -200,7 +193,12 @@ impl Trainer {
         let rows = [batch, seq];
         let up = |ids: &[i32]| words(&mut ids.iter().copied(), &rows);
         // Text that is continued is one document.
-        let documents = self.lowered.spec.documents.filter(|_| targets.is_some());
+        let documents = self
+            .lowered
+            .spec
+            .rows
+            .documents
+            .filter(|_| targets.is_some());
         let (lengths, t) = ([batch, seq + 1], seq as usize);
         let go = || {
             let attention = documents.filter(|d| d.attention);
@@ -224,7 +222,7 @@ impl Trainer {
                     .transpose()?,
                 targets: targets.map(up).transpose()?,
                 // A batch that is filled up holds some whatever the training data hold.
-                ignores: self.lowered.spec.labelled
+                ignores: self.lowered.spec.rows.labelled
                     || targets.is_some_and(|t| t.contains(&(IGNORED as i32))),
                 segments: attention
                     .map(|d| words(&mut *lengths_of(&d, tokens, given, seq), &lengths))

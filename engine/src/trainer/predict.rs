@@ -102,16 +102,16 @@ pub fn rehearse(
     after: &mut dyn FnMut(&mut Trainer),
 ) -> Result<()> {
     let spec = &trainer.lowered.spec;
-    let tokens = vec![0i32; (spec.batch * spec.seq_len) as usize];
+    let tokens = vec![0i32; spec.rows.tokens() as usize];
     let words = crate::upload::images(&trainer.blocks.units).map_or(0, |i| i.words());
-    let images = vec![0f32; (spec.batch * words) as usize];
+    let images = vec![0f32; (spec.rows.batch * words) as usize];
     let batches: Vec<MicroBatch<'_>> = (0..u64::from(spec.own_micro_batches()))
         .map(|m| MicroBatch {
             tokens: &tokens,
             targets: &tokens,
             lengths: &[],
             images: &images,
-            first_sequence: m * spec.batch,
+            first_sequence: m * spec.rows.batch,
         })
         .collect();
     for _ in 0..steps {

@@ -12,7 +12,7 @@ impl Trainer {
     }
 
     /// Says how many predictions of the next step count, of `all` that the ranks make in it together. Where
-    /// [`RankSpec::labelled`](crate::RankSpec::labelled) is set every rank of the job must say the same before each step: the gradient
+    /// [`Rows::labelled`](crate::Rows::labelled) is set every rank of the job must say the same before each step: the gradient
     /// is then that of the mean over exactly those, on any number of ranks and micro-batches. A rank alone counts by itself.
     ///
     /// # Errors
@@ -23,7 +23,7 @@ impl Trainer {
 
     /// Counts the targets of a step of which nothing was said: a rank alone has all of them.
     pub(super) fn count_own(&mut self, batches: &[MicroBatch<'_>]) -> Result<()> {
-        if !self.lowered.spec.labelled || self.scaling.has_counted() {
+        if !self.lowered.spec.rows.labelled || self.scaling.has_counted() {
             return Ok(());
         }
         if self.is_distributed() {

@@ -74,8 +74,8 @@ impl Trainer {
         let host = host.map_err(at(&spec, "opening the offloaded state"))?;
 
         // Images, and where each token's feature is.
-        let seen = images(&units).map_or(0, |i| spec.batch * (spec.seq_len + i.words()));
-        let words = spec.input_words() + seen;
+        let seen = images(&units).map_or(0, |i| spec.rows.batch * (spec.rows.seq_len + i.words()));
+        let words = spec.rows.input_words() + seen;
         let input_bytes = 4 * words * u64::from(spec.own_micro_batches());
         let in_flight = InFlight::new(device, input_bytes).map_err(at(&spec, "set-up"))?;
         let scaling = Scaling::new(&spec);

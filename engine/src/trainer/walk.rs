@@ -30,9 +30,9 @@ impl Trainer {
         batches: &[MicroBatch<'_>],
         lr: &dyn Fn(u64) -> f64,
     ) -> Result<()> {
-        let (stream, spec) = (&self.lanes.compute, &self.lowered.spec);
+        let (stream, rows) = (&self.lanes.compute, &self.lowered.spec.rows);
         let images = images(&self.blocks.units);
-        let data = upload(&mut self.in_flight, stream, spec, images, batches);
+        let data = upload(&mut self.in_flight, stream, rows, images, batches);
         let data = data.map_err(|e| self.error("uploading the batch", e))?;
         let inputs = Inputs {
             batches,

@@ -4,15 +4,15 @@
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
     Axis, Devices, Dry, FileSettings, Files, Links, MicroBatch, OffloadDevice, OffloadSpec,
-    OptimizerOffload, Place, RankLedger, RankSpec, ReduceGradients, StateKind, StepMetrics,
-    Topology, Trainer, Units, ZeroSpec, assign, dry_run, prepare,
+    OptimizerOffload, Place, RankLedger, RankSpec, ReduceGradients, Rows, StateKind, StepMetrics,
+    Topology, Trainer, Units, ZeroSpec, dry_run, prepare,
 };
 use crossweave_hal::{
     Bootstrap, Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result,
 };
 use crossweave_nn::{Lora, ModelSpec};
 use crossweave_plan::{Facts, Plan};
-use crossweave_tensor::{UnitDecl, place_on};
+use crossweave_tensor::UnitDecl;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -105,6 +105,12 @@ impl World {
     }
 }
 
+/// The units as a rank has them.
+pub fn placed(units: Vec<UnitDecl>, s: &RankSpec) -> Vec<UnitDecl> {
+    let units = Units::new(units, &s.place, &s.optim).unwrap();
+    units.into_inner()
+}
+
 /// Prepares a rank for its device and sets it up there.
 pub fn set_up(
     devices: Devices,
@@ -179,11 +185,19 @@ pub fn even(model: ModelSpec) -> ModelSpec {
     with(&model, &keys)
 }
 
+/// ZeRO of which the smallest models have several buckets.
+pub fn small_buckets() -> ZeroSpec {
+    ZeroSpec {
+        bucket_bytes: 6000,
+        ..ZeroSpec::default()
+    }
+}
+
 /// Gradients reduced once a step, which gives every ZeRO stage the same bits; `slices.rs` has what reduces each micro-batch.
 pub fn by_step() -> ZeroSpec {
     ZeroSpec {
         reduce: ReduceGradients::Step,
-        ..ZeroSpec::default()
+        ..small_buckets()
     }
 }
 
@@ -216,8 +230,7 @@ pub fn spec(world: u32, micro_batches: u32) -> RankSpec {
     RankSpec {
         seed: 5,
         micro_batches,
-        batch: GLOBAL / u64::from(world * micro_batches),
-        seq_len: SEQ,
+        rows: Rows::new(GLOBAL / u64::from(world * micro_batches), SEQ),
         clip: 0.5,
         // Gradients that are zero but for rounding (a key's bias) must not be blown up to whole steps.
         optim: ParamGroups {
@@ -231,7 +244,6 @@ pub fn spec(world: u32, micro_batches: u32) -> RankSpec {
                 0.1,
             )
         },
-        bucket_bytes: 6000,
         zero: by_step(),
         ..RankSpec::new(dp_place(world))
     }
@@ -254,7 +266,7 @@ impl Declares for ModelSpec {
 
 impl Declares for (ModelSpec, Lora) {
     fn declare(&self) -> Vec<UnitDecl> {
-        self.1.units(&self.0, 1).unwrap()
+        self.1.units(&self.0, &Place::alone()).unwrap()
     }
 }
 
@@ -264,12 +276,12 @@ pub struct Cut(pub ModelSpec, pub Option<Lora>, pub u32);
 impl Declares for Cut {
     fn declare(&self) -> Vec<UnitDecl> {
         let Cut(model, lora, tp) = self;
-        let tp = u64::from(*tp);
-        crossweave_nn::split::check(model.model(), lora.as_ref().map_or(0.0, |l| l.dropout), tp)
-            .unwrap();
+        let place = Place::on(&[(Axis::Tp, *tp)], 0).unwrap();
+        let dropout = lora.as_ref().map_or(0.0, |l| l.dropout);
+        crossweave_nn::split::check(model.model(), dropout, (*tp).into()).unwrap();
         match lora {
-            Some(l) => l.units(model, tp).unwrap(),
-            None => crossweave_nn::units_over(model.model(), tp),
+            Some(l) => l.units(model, &place).unwrap(),
+            None => crossweave_nn::units_over(model.model(), &place),
         }
     }
 }
@@ -327,10 +339,8 @@ pub fn train_with_counts(
     steps: u64,
     counts: impl Fn(u64, u64) -> bool + Sync,
 ) -> Outcome {
-    let spec = RankSpec {
-        labelled: true,
-        ..spec.clone()
-    };
+    let mut spec = spec.clone();
+    spec.rows.labelled = true;
     let counts: Counts<'_> = &counts;
     let (before, each, after) = (
         |_: &mut Trainer| {},
@@ -413,12 +423,10 @@ fn train_counted(
 ) -> Outcome {
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let rank = |rank: u32| -> Outcome {
-        let mut units = units(model);
-        assign(&mut units, &spec.optim).unwrap();
         let s = ranked(spec, rank);
-        place_on(&mut units, &s.place).unwrap();
+        let units = placed(units(model), &s);
         let null = w.null.open(0).unwrap();
-        let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+        let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
         let device = w.cpu.open(rank).unwrap();
         let mut t = w.rank(&device, units, &s, &dry, &Boot(kv.clone())).unwrap();
         t.init().unwrap();
@@ -427,9 +435,9 @@ fn train_counted(
             let own = s.own_replicas();
             let each = own.start * s.micro_batches..own.end * s.micro_batches;
             let each = each.map(|m| {
-                let first = u64::from(m) * s.batch;
+                let first = u64::from(m) * s.rows.batch;
                 let (mut tokens, mut targets) = (vec![], vec![]);
-                for q in first..first + s.batch {
+                for q in first..first + s.rows.batch {
                     let (a, b) = ids(step, q);
                     tokens.extend(a);
                     let labels = b.into_iter().zip(0..);
@@ -455,7 +463,7 @@ fn train_counted(
                 })
                 .collect();
             each(&mut t, step, false);
-            if s.labelled {
+            if s.rows.labelled {
                 let all = (0..GLOBAL).flat_map(|q| (0..SEQ).map(move |i| (q, i)));
                 let counted = all.filter(|(q, i)| counts(*q, *i)).count() as u64;
                 t.count_targets(counted, GLOBAL * SEQ).unwrap();
@@ -612,7 +620,7 @@ pub fn started(
     s: &RankSpec,
 ) -> crossweave_engine::Result<Trainer> {
     let null = w.null.open(0).unwrap();
-    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+    let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
     let device = w.cpu.open(0).unwrap();
     let boot = Boot(Arc::new(LocalKv::default()));
     let mut t = w.rank(&device, units, s, &dry, &boot)?;
@@ -623,7 +631,7 @@ pub fn started(
 /// A step whose micro-batches are all the same.
 pub fn one_step(t: &mut Trainer, s: &RankSpec, step: u64) -> crossweave_engine::Result<()> {
     let (mut tokens, mut targets) = (vec![], vec![]);
-    for q in 0..s.batch {
+    for q in 0..s.rows.batch {
         let (a, b) = ids(step, q);
         tokens.extend(a);
         targets.extend(b);
@@ -643,7 +651,7 @@ pub fn one_step(t: &mut Trainer, s: &RankSpec, step: u64) -> crossweave_engine::
 pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64> {
     let units = units(model);
     let null = w.null.open(0).unwrap();
-    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+    let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
     let device = w.cpu.open(0).unwrap();
     let boot = Boot(Arc::new(LocalKv::default()));
     // What a step did to the parameters of a trainer that began with zero moments at its first step shows nothing of the gradient; a
@@ -675,7 +683,7 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
         }
         t.publish().unwrap();
         let (mut tokens, mut targets) = (vec![], vec![]);
-        for q in 0..s.batch {
+        for q in 0..s.rows.batch {
             let (a, b) = ids(step, q);
             tokens.extend(a);
             targets.extend(b);

@@ -4,8 +4,8 @@ use crate::common::*;
 use crossweave_engine::optimizers::*;
 use crossweave_engine::{
     Documents, FileSettings, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload,
-    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, Trainer, ZeroSpec,
-    ZeroStage,
+    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, Rows, ScaleRule, Trainer,
+    ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::{Lora, ModelSpec, Targets};
@@ -307,10 +307,10 @@ impl Matrix<'_> {
                 (s.zero.prefetch, s.zero.max_live) = (9, Some(4000));
             }),
             ("no buckets, one lane", |s| {
-                (s.bucket_bytes, s.overlap) = (0, false);
+                (s.zero.bucket_bytes, s.zero.overlap) = (0, false);
             }),
             ("one bucket", |s| {
-                (s.bucket_bytes, s.recompute) = (1 << 30, Recompute::Full);
+                (s.zero.bucket_bytes, s.recompute) = (1 << 30, Recompute::Full);
             }),
             ("reuse", |s| s.zero.reuse_within = Some(5000)),
             ("keep", |s| {
@@ -318,7 +318,7 @@ impl Matrix<'_> {
             }),
             ("small units stay", |s| s.zero.persist_below = 100),
             ("all units stay", |s| s.zero.persist_below = 1 << 40),
-            ("uneven", |s| s.weight = 1.25),
+            ("uneven", |s| s.rows.weight = 1.25),
         ];
         for (k, (what, change)) in changes.into_iter().enumerate() {
             for stage in [0, 1, 2, 3] {
@@ -361,10 +361,9 @@ impl Matrix<'_> {
                 for ranks in [2, 3] {
                     let mut s = RankSpec {
                         compute: DType::Bf16,
-                        overlap: ranks == 2,
                         ..staged(spec(ranks, 2), stage)
                     };
-                    s.zero.quantized = true;
+                    (s.zero.quantized, s.zero.overlap) = (true, ranks == 2);
                     let name = format!("{family}, quantized, {ranks} ranks, stage {stage}");
                     self.add(name, &model, s);
                 }
@@ -383,7 +382,7 @@ impl Matrix<'_> {
                         clip: [0.5, 0.0][turn / 2 % 2],
                         recompute: RECOMPUTE[turn % 3],
                         canonical: Some([3, 4, 5][turn % 3]),
-                        batch: 2,
+                        rows: Rows::new(2, SEQ),
                         ..staged(spec(ranks, 1 + stage % 2), stage)
                     };
                     s.precision.wire = [DType::F32, DType::Bf16][stage as usize / 2];
@@ -396,21 +395,21 @@ impl Matrix<'_> {
             if ["lamb", "adafactor", "muon", "mixture"].contains(&what) {
                 let s = RankSpec {
                     canonical: Some(4),
-                    batch: 2,
+                    rows: Rows::new(2, SEQ),
                     optim,
                     ..staged(spec(2, 1), 2)
                 };
                 self.add(format!("canonical, {what}"), &gpt2(1, 0.0), s);
             }
         }
-        let s = RankSpec {
+        let mut s = RankSpec {
             canonical: Some(4),
             compute: DType::F16,
             precision: fp16(ScaleRule::Torch),
-            batch: 2,
-            overlap: false,
+            rows: Rows::new(2, SEQ),
             ..staged(spec(3, 1), 3)
         };
+        s.zero.overlap = false;
         self.add("canonical, fp16, one lane", &gpt2(1, 0.0), s);
     }
 
@@ -502,10 +501,9 @@ impl Matrix<'_> {
         let mut s = RankSpec {
             precision: Precision::default(),
             optim: mixture(),
-            overlap: false,
             ..staged(s, 3)
         };
-        s.zero.quantized = true;
+        (s.zero.quantized, s.zero.overlap) = (true, false);
         self.add("pipeline, quantized, mixture, one lane", &gpt2(2, 0.0), s);
     }
 
@@ -564,7 +562,7 @@ impl Matrix<'_> {
             }
             let s = RankSpec {
                 canonical: Some(3),
-                batch: 2,
+                rows: Rows::new(2, SEQ),
                 ..staged(base.clone(), 2)
             };
             self.add_lora(&format!("lora, {family}, canonical"), with, s);
@@ -693,7 +691,7 @@ impl Matrix<'_> {
         );
         let s = RankSpec {
             canonical: Some(3),
-            batch: 2,
+            rows: Rows::new(2, SEQ),
             offload: self.away(OffloadDevice::Host),
             ..staged(spec(2, 1), 2)
         };
@@ -710,21 +708,17 @@ impl Matrix<'_> {
     fn inputs(&mut self) {
         let model = gpt2(1, 0.0);
         for (attention, positions) in [(true, true), (true, false), (false, true)] {
-            let s = RankSpec {
-                documents: Some(Documents {
-                    end: 9,
-                    attention,
-                    positions,
-                }),
-                ..staged(spec(2, 2), 2)
-            };
+            let mut s = staged(spec(2, 2), 2);
+            s.rows.documents = Some(Documents {
+                end: 9,
+                attention,
+                positions,
+            });
             let name = format!("documents, attention {attention}, positions {positions}");
             self.add(name, &model, s);
         }
-        let s = RankSpec {
-            labelled: true,
-            ..staged(spec(2, 2), 1)
-        };
+        let mut s = staged(spec(2, 2), 1);
+        s.rows.labelled = true;
         self.add("labels", &model, s.clone());
         let s = RankSpec {
             pipeline: Some(PipelineSpec::even(3, 2, PipelineOrder::GPipe)),

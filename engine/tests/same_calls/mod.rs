@@ -132,10 +132,9 @@ struct Rank {
 /// What one rank does from its start to its end.
 fn phases(w: &World, job: &Job, rank: u32) -> Rank {
     let s = rank_of(job, rank);
-    let mut units = (job.units)();
-    crossweave_engine::assign(&mut units, &s.optim).unwrap();
+    let units = placed((job.units)(), &s);
     let null = w.null.open(0).unwrap();
-    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+    let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
     let device = match job.on_cpu {
         true => w.cpu.open(rank).unwrap(),
         // Each rank by itself: the checker is not to find the one before it.
@@ -162,7 +161,7 @@ fn phases(w: &World, job: &Job, rank: u32) -> Rank {
     (job.before)(&mut t);
     flush(&t);
     p.end("start");
-    let tokens: Vec<i32> = (0..s.batch * s.seq_len)
+    let tokens: Vec<i32> = (0..s.rows.batch * s.rows.seq_len)
         .map(|i| (i * 7 % 11) as i32)
         .collect();
     let batch = |m: u32| MicroBatch {
@@ -170,12 +169,12 @@ fn phases(w: &World, job: &Job, rank: u32) -> Rank {
         targets: &tokens,
         lengths: &[],
         images: &[],
-        first_sequence: u64::from(m) * s.batch,
+        first_sequence: u64::from(m) * s.rows.batch,
     };
     p.begin();
     let each: Vec<_> = (0..s.own_micro_batches()).map(batch).collect();
     for step in 0..3 {
-        if s.labelled {
+        if s.rows.labelled {
             t.count_targets(5 - step, 7).unwrap();
         }
         t.step(&each, 1e-3).unwrap();

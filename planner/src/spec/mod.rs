@@ -3,6 +3,7 @@
 mod offload;
 mod pipeline;
 mod precision;
+mod rows;
 
 pub use offload::{OffloadSpec, OptimizerOffload};
 pub use pipeline::{FlowShape, PipelineSpec};
@@ -10,33 +11,23 @@ pub(crate) use pipeline::{keep_stage, shared};
 pub use precision::Precision;
 use precision::check_accumulation;
 pub(crate) use precision::facts_of_accumulation;
+pub use rows::Rows;
 
-use crate::documents::Documents;
 use crate::error::{Error, Result};
 use crate::scaler::LossScaler;
 use crossweave_hal::DType;
 use crossweave_mesh::{Axis, AxisSet, GroupKey, Place};
+use crossweave_plan::Recompute;
 use crossweave_zero::canonical::{fullest, shards_of};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use crossweave_zero::{ReduceGradients, ZeroSpec, ZeroStage};
 use std::ops::Range;
 
-/// What the backward recomputes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Recompute {
-    /// Nothing: everything is kept.
-    #[default]
-    None,
-    /// Whole units, from their inputs.
-    Full,
-    /// What is cheap: norms and activations.
-    Selective,
-}
-
-/// What one rank is to do.
+/// The work of one rank, as data. It is grouped by who reads it: `rows` by what feeds a step, `zero` by the passes of ZeRO and the lanes,
+/// `precision` by scaling and sums, `offload` by the host executor, `pipeline` by schedules.
 #[derive(Clone, Debug)]
 pub struct RankSpec {
-    /// Where it stands on the mesh: which stage it is, which samples it sees, whom it shares its parameters with.
+    /// The rank's place on the mesh: its stage, the samples it sees, the ranks it shares its parameters with.
     pub place: Place,
     /// Seed of starting values and dropout.
     pub seed: u64,
@@ -44,37 +35,25 @@ pub struct RankSpec {
     pub compute: DType,
     /// Micro-batches a step on this rank; where sums are canonical, of each of its logical shards.
     pub micro_batches: u32,
-    /// Sequences a micro-batch on this rank.
-    pub batch: u64,
-    /// Sequences of this rank's micro-batch over the mean of all ranks': what its loss and gradients count for. 1 where all take the same.
-    pub weight: f64,
-    /// Tokens a sequence.
-    pub seq_len: u64,
+    /// The rows of each of them.
+    pub rows: Rows,
     /// Largest global gradient norm; 0 = no clipping.
     pub clip: f64,
-    /// Which optimizer updates which parameter.
+    /// The optimizer of each parameter.
     pub optim: ParamGroups,
-    /// What is recomputed.
+    /// The activations that the backward computes again.
     pub recompute: Recompute,
-    /// Gradients of neighbouring units are reduced together up to this many bytes.
-    pub bucket_bytes: u64,
-    /// Reduce on a stream of its own, beside the backward.
-    pub overlap: bool,
-    /// What is sharded over the data-parallel group.
+    /// The state that is sharded over the data-parallel group, and the way in which it is reduced and gathered.
     pub zero: ZeroSpec,
     /// At what scale and in what types gradients are computed and summed.
     pub precision: Precision,
-    /// What rests off the device.
+    /// The state that rests off the device.
     pub offload: Option<OffloadSpec>,
-    /// How the model is divided over the stages of the mesh; none where it has one.
+    /// The division of the model over the stages of the mesh; none where it has one.
     pub pipeline: Option<PipelineSpec>,
     /// Logical shards of the global batch, at least as many as ranks: every sum goes over them in one tree, so that any number of ranks
     /// trains to the same bits. None: sums go over the ranks.
     pub canonical: Option<u32>,
-    /// Rows hold several documents that must not see each other, or whose positions begin anew.
-    pub documents: Option<Documents>,
-    /// Some predictions have a target of -100 and do not count: the loss is the mean over those of all ranks that do.
-    pub labelled: bool,
 }
 
 impl RankSpec {
@@ -86,21 +65,15 @@ impl RankSpec {
             seed: 0,
             compute: DType::F32,
             micro_batches: 1,
-            batch: 1,
-            weight: 1.0,
-            seq_len: 1,
+            rows: Rows::new(1, 1),
             clip: 0.0,
             optim: ParamGroups::all(Optimizer::Adam(Adam::default()), 0.01),
             recompute: Recompute::None,
-            bucket_bytes: 25 << 20,
-            overlap: true,
             zero: ZeroSpec::default(),
             precision: Precision::default(),
             offload: None,
             pipeline: None,
             canonical: None,
-            documents: None,
-            labelled: false,
         }
     }
 }
@@ -189,13 +162,13 @@ impl RankSpec {
                 self.zero.stage as u8
             )));
         }
-        let uneven = self.weight != 1.0;
-        if !(self.weight.is_finite() && self.weight > 0.0)
+        let weight = self.rows.weight;
+        let uneven = weight != 1.0;
+        if !(weight.is_finite() && weight > 0.0)
             || uneven && (self.canonical.is_some() || self.pipeline.is_some())
         {
             return Err(Error::Invalid(format!(
-                "a rank of weight {}: a positive number, and 1 with logical shards or pipeline stages",
-                self.weight
+                "a rank of weight {weight}: a positive number, and 1 with logical shards or pipeline stages"
             )));
         }
         if self.zero.reduce == ReduceGradients::MicroBatch
@@ -222,7 +195,7 @@ impl RankSpec {
         check_accumulation(self)
     }
 
-    /// Whether gradients are multiplied before the update by what is not 1 in every step.
+    /// Returns true if gradients are multiplied before the update by a factor that is not 1 in every step.
     pub fn rescales(&self) -> bool {
         let scaler = self.precision.scaler.as_ref();
         let scale = scaler.map_or(1.0, LossScaler::scale);
@@ -230,7 +203,7 @@ impl RankSpec {
         scaler.is_some_and(|s| !s.is_static()) || after / scale != 1.0
     }
 
-    /// What gradients are divided by before they are summed over the ranks, and what the sum is multiplied by.
+    /// Returns the divisor of gradients before they are summed over the ranks, and the factor of the sum.
     pub fn divisions(&self) -> [f64; 2] {
         if self.precision.sum {
             return [1.0, 1.0];
@@ -240,21 +213,21 @@ impl RankSpec {
         [before, before / ranks]
     }
 
-    /// Whether optimizer states, or a part of them, rest off the device.
+    /// Returns true if optimizer states, or a part of them, rest off the device.
     pub fn offloads_optimizer(&self) -> bool {
         let how = self.offload.as_ref().and_then(|o| o.optimizer);
         how.is_some_and(|how| how.ratio > 0.0)
     }
 
-    /// Whether the gradient of a micro-batch is a slice on each rank, or leaves for the host: at stages 2 and 3, and beside an
+    /// Returns true if the gradient of a micro-batch is a slice on each rank, or leaves for the host: at stages 2 and 3, and beside an
     /// offloaded optimizer at stage 1 and on one rank.
     fn may_reduce_each(&self) -> bool {
         let leaves = self.zero.stage == ZeroStage::One || self.data_ranks() == 1;
         self.zero.stage >= ZeroStage::Two || leaves && self.offloads_optimizer()
     }
 
-    /// Whether each micro-batch's gradients are reduced by themselves: into the slices of the ranks, or on their way to the host. A rank
-    /// alone has everything: it does so for the host, or where it is asked to.
+    /// Returns true if each micro-batch's gradients are reduced by themselves: into the slices of the ranks, or on their way to the host. A
+    /// rank alone has everything: it does so for the host, or where it is asked to.
     pub fn reduces_each(&self) -> bool {
         let several = self.micro_batches > 1 && self.canonical.is_none();
         several
@@ -269,17 +242,17 @@ impl RankSpec {
             }
     }
 
-    /// Whether they go to the host one by one, which adds them up.
+    /// Returns true if gradients of micro-batches go to the host one by one, which adds them up.
     pub fn sums_on_the_host(&self) -> bool {
         self.reduces_each() && self.offloads_optimizer()
     }
 
-    /// Whether what one rank owns alone is summed micro-batch by micro-batch too.
+    /// Returns true if gradients that one rank owns alone are summed micro-batch by micro-batch too.
     pub(crate) fn sums_alone(&self) -> bool {
         self.reduces_each() && (self.offloads_optimizer() || self.data_ranks() == 1)
     }
 
-    /// Whether gathers travel in 8 bits (`zero_quantized_weights`, qwZ of ZeRO++); a rank alone, and stage 0, gather nothing.
+    /// Returns true if gathers travel in 8 bits (`zero_quantized_weights`, qwZ of ZeRO++); a rank alone, and stage 0, gather nothing.
     pub fn quantizes(&self) -> bool {
         self.zero.quantized && self.data_ranks() > 1 && self.zero.stage > ZeroStage::Zero
     }
@@ -306,15 +279,5 @@ impl RankSpec {
             ));
         }
         Ok(())
-    }
-}
-
-impl RankSpec {
-    /// 32-bit words that go to the device for a micro-batch: tokens, targets, lengths and positions.
-    pub fn input_words(&self) -> u64 {
-        let n = self.batch * self.seq_len;
-        let lengths = self.documents.is_some_and(|d| d.attention);
-        let positions = self.documents.is_some_and(|d| d.positions);
-        2 * n + if lengths { n + self.batch } else { 0 } + if positions { n } else { 0 }
     }
 }

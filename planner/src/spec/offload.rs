@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Optimizer states and gradients on the host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OptimizerOffload {
-    /// Where states rest.
+    /// The tier in which states rest.
     pub tier: OffloadDevice,
     /// The part of each rank's slice that the host updates; the rest stays on the device. From 0 to 1.
     pub ratio: f64,
@@ -33,7 +33,7 @@ impl OptimizerOffload {
     }
 }
 
-/// What rests off the device.
+/// The state that rests off the device.
 #[derive(Clone, Debug)]
 pub struct OffloadSpec {
     /// Optimizer states, gradients and the update.
@@ -44,6 +44,6 @@ pub struct OffloadSpec {
     pub activations: bool,
     /// Folder of the files, when a tier is [`OffloadDevice::Nvme`].
     pub folder: PathBuf,
-    /// How files are read and written; the size of a buffer is chosen here.
+    /// The way in which files are read and written; the size of a buffer is chosen here.
     pub files: Settings,
 }

@@ -11,12 +11,12 @@ use std::ops::Range;
 /// Shapes and types of what flows from one unit to the next.
 pub type FlowShape = Vec<(Shape, DType)>;
 
-/// How the units of a model are divided over pipeline stages.
+/// The division of a model's units over pipeline stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineSpec {
     /// Units of every stage, in run order.
     pub stages: Vec<Range<u32>>,
-    /// How forwards and backwards follow each other.
+    /// The order of forwards and backwards.
     pub order: Order,
 }
 

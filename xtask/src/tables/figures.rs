@@ -104,7 +104,6 @@ pub const FIELDS: &[Entry] = &[
     Entry { place: "plan/src/facts.rs: UnitFacts", ceiling: 16, why: "sizes and costs of a unit as the dry run finds them, and what its steps say" },
     Entry { place: "plan/src/laws.rs: Standing", ceiling: 19, why: "everything that a law asks of a unit" },
     Entry { place: "plan/src/laws.rs: State", ceiling: 19, why: "everything that a law asks of the step so far" },
-    Entry { place: "planner/src/spec/mod.rs: RankSpec", ceiling: 19, why: "what one rank is to do, by options; a placement replaces most" },
     Entry { place: "zero/src/lower/mod.rs: Job", ceiling: 16, why: "one field for each thing a config can ask of the arithmetic of a step" },
 ];
 

@@ -52,7 +52,7 @@ impl<'a> JobFacts<'a> {
                 true => &optimizer.kind,
                 false => "groups",
             },
-            batch: rank.batch,
+            batch: rank.rows.batch,
             accumulation: gradients::accumulation(rank),
             shards: rank.canonical.map(u64::from),
             seq: job.seq_len,
