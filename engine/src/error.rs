@@ -105,6 +105,23 @@ impl Error {
         }
     }
 
+    /// The rank that failed, where it is known.
+    pub fn rank(&self) -> Option<u32> {
+        match self {
+            Error::Run { rank, .. } => Some(*rank),
+            Error::Planning(e) => e.rank(),
+            Error::Scale { .. } | Error::NotFinite(_) | Error::Invalid(_) => None,
+        }
+    }
+
+    /// The optimizer step that failed, from 1; none where none had begun.
+    pub fn step(&self) -> Option<u64> {
+        match self {
+            Error::Run { step, .. } | Error::Scale { step, .. } => Some(*step).filter(|s| *s > 0),
+            Error::Planning(_) | Error::NotFinite(_) | Error::Invalid(_) => None,
+        }
+    }
+
     /// The HAL's error below, where it is one.
     pub fn hal(&self) -> Option<&hal::Error> {
         match self {

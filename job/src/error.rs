@@ -1,7 +1,7 @@
 //! Why a config and the files it names make no job: the crates' own errors keep their sentences, and each has a code, a key and a fix.
 
 use crossweave_checkpoint::CheckpointError;
-use crossweave_config::{Errors, Problem};
+use crossweave_config::{Errors, Problem, is_path};
 use crossweave_data::DataError;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,56 @@ pub enum JobError {
     },
 }
 
+/// The kind of a failure, for programs that decide by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// The config is wrong.
+    Config,
+    /// The corpus, the tokenizer or the batches.
+    Data,
+    /// A model folder or a checkpoint.
+    Checkpoint,
+    /// The system refused to read or write a file.
+    Io,
+    /// A setting, a file or an argument that cannot be used.
+    Refused,
+    /// The step breaks a law of plans, or does not fit the memory of the device.
+    Plan,
+    /// A plugin cannot be loaded.
+    Plugin,
+    /// Another process writes the same folder or file.
+    Claimed,
+    /// The device, its memory or its links.
+    Device,
+    /// A loss, a gradient or a parameter is no finite number.
+    NotFinite,
+    /// The run was asked to stop.
+    Stopped,
+    /// Another process of the job.
+    Peer,
+}
+
+impl ErrorCode {
+    /// Its name, which stays.
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorCode::Config => "config",
+            ErrorCode::Data => "data",
+            ErrorCode::Checkpoint => "checkpoint",
+            ErrorCode::Io => "io",
+            ErrorCode::Refused => "refused",
+            ErrorCode::Plan => "plan",
+            ErrorCode::Plugin => "plugin",
+            ErrorCode::Claimed => "claimed",
+            ErrorCode::Device => "device",
+            ErrorCode::NotFinite => "not_finite",
+            ErrorCode::Stopped => "stopped",
+            ErrorCode::Peer => "peer",
+        }
+    }
+}
+
 /// Characters of what is wrong that a message has: it quotes values of files, which may be of any length.
 const MOST: usize = 1000;
 
@@ -66,6 +116,72 @@ impl JobError {
             fix: crossweave_files::elide(&fix.into(), MOST),
         }
     }
+}
+
+impl JobError {
+    /// The kind of failure.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            JobError::Config(_) => ErrorCode::Config,
+            JobError::Data(DataError::Io { .. }) | JobError::Io { .. } => ErrorCode::Io,
+            JobError::Data(_) => ErrorCode::Data,
+            JobError::Groups(crossweave_planner::Error::Invalid(_)) | JobError::Refused { .. } => {
+                ErrorCode::Refused
+            }
+            JobError::Groups(_) => ErrorCode::Plan,
+            JobError::Checkpoint(CheckpointError::Claim(_)) => ErrorCode::Claimed,
+            JobError::Checkpoint(CheckpointError::Io { .. }) => ErrorCode::Io,
+            JobError::Checkpoint(_) => ErrorCode::Checkpoint,
+        }
+    }
+
+    /// The key of the config that it is about, the first of several; none where it is about none, or about no key alone.
+    pub fn key(&self) -> Option<String> {
+        match self {
+            JobError::Config(Errors(problems)) => {
+                let mut paths = problems.iter().map(|p| &p.path);
+                paths.find(|p| !p.is_empty()).cloned()
+            }
+            e => first_key(&e.to_string()).map(str::to_string),
+        }
+    }
+
+    /// The rank of the job that it is about.
+    pub fn rank(&self) -> Option<u32> {
+        match self {
+            JobError::Groups(e) => e.rank(),
+            _ => None,
+        }
+    }
+
+    /// The optimizer step of the checkpoint that it is about.
+    pub fn step(&self) -> Option<u64> {
+        match self {
+            JobError::Checkpoint(
+                CheckpointError::GivenUp { step } | CheckpointError::Damaged { step, .. },
+            ) => Some(*step),
+            _ => None,
+        }
+    }
+
+    /// What to do about it, the first remedy of several.
+    pub fn fix(&self) -> Option<String> {
+        match self {
+            JobError::Config(Errors(problems)) => {
+                let mut fixes = problems.iter().map(|p| &p.fix);
+                fixes.find(|f| !f.is_empty()).cloned()
+            }
+            e => e.parts().1,
+        }
+    }
+}
+
+/// The first key of a config that a sentence names.
+pub fn first_key(words: &str) -> Option<&str> {
+    let clean = |c: char| !(c.is_alphanumeric() || "._[]".contains(c));
+    let words = words.split([' ', ',', ';', '=']);
+    let mut words = words.map(|w| w.trim_matches(clean).trim_end_matches('.'));
+    words.find(|w| is_path(w))
 }
 
 /// Errors that can be placed in a config: those of opening a job, and those of running one.
@@ -98,5 +214,54 @@ impl Placeable for JobError {
 impl Placeable for Errors {
     fn problems(self) -> std::result::Result<Vec<Problem>, Errors> {
         Ok(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossweave_config::Config;
+
+    /// Each kind of failure gives what a program decides by, read off the error itself and not guessed.
+    #[test]
+    fn errors_give_their_code_key_rank_step_and_fix() {
+        let text = r#"{"mesh": {"pp": "two"}, "run": {"stepz": 3}}"#;
+        let e = JobError::from(Config::load("c.json", text, &[]).err().unwrap());
+        assert_eq!(
+            (e.code(), e.key().as_deref()),
+            (ErrorCode::Config, Some("mesh.pp"))
+        );
+        assert!(e.fix().is_some() && e.rank().is_none() && e.step().is_none());
+
+        let e = JobError::refused(
+            "mesh.pp: 9 stages, and the model has 4 units",
+            "set it to 4",
+        );
+        assert_eq!(e.code().name(), "refused");
+        assert_eq!(e.key().as_deref(), Some("mesh.pp"));
+        assert_eq!(e.fix().as_deref(), Some("set it to 4"));
+        // A key in the midst of a sentence, in backticks or at its end, is found too; the path of a file is none.
+        let inner = JobError::refused("states go, by `run.steps`, away", "stay");
+        assert_eq!(inner.key().as_deref(), Some("run.steps"));
+        assert_eq!(
+            JobError::refused("see run.out.", "x").key().as_deref(),
+            Some("run.out")
+        );
+        assert_eq!(
+            JobError::refused("/m/model.safetensors is short", "x").key(),
+            None
+        );
+
+        let e = JobError::from(CheckpointError::GivenUp { step: 7 });
+        assert_eq!((e.code(), e.step()), (ErrorCode::Checkpoint, Some(7)));
+        let e = JobError::from(crossweave_planner::Error::Place {
+            rank: 3,
+            what: "wte".into(),
+        });
+        assert_eq!((e.code(), e.rank()), (ErrorCode::Plan, Some(3)));
+        let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
+        let e = JobError::io("read", Path::new("c.json"))(gone);
+        assert_eq!(e.code(), ErrorCode::Io);
+        assert!(e.fix().is_some(), "{e}");
     }
 }

@@ -31,7 +31,7 @@ pub use best::Best;
 pub use caches::Caches;
 pub use classes::{Class, classes};
 pub use divide::{Division, Shares, Sizes};
-pub use error::JobError;
+pub use error::{ErrorCode, JobError};
 pub use feed::{Feed, HeldBack, Micro};
 pub use job::Job;
 pub use open::Opened;

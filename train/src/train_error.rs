@@ -1,7 +1,7 @@
 //! Why a job cannot be begun or has failed: its code, the rank and the optimizer step where these are known, and the sentence that a
 //! person reads.
 
-use crate::job_error::{JobError, Placeable};
+use crate::job_error::{ErrorCode, JobError, Placeable, first_key};
 use crossweave_checkpoint::CheckpointError;
 use crossweave_claim::ClaimError;
 use crossweave_config::{Errors, Problem};
@@ -244,6 +244,70 @@ impl TrainError {
     }
 }
 
+impl TrainError {
+    /// The kind of failure; of a rank or of some ranks theirs.
+    pub fn code(&self) -> ErrorCode {
+        use crossweave_engine::Error;
+        match self {
+            TrainError::Job(e) => e.code(),
+            TrainError::Load(_) => ErrorCode::Plugin,
+            TrainError::Claim(_) => ErrorCode::Claimed,
+            TrainError::Hal(_) => ErrorCode::Device,
+            TrainError::Engine(e) => match **e {
+                Error::Run { .. } => ErrorCode::Device,
+                Error::Planning(_) => ErrorCode::Plan,
+                Error::Scale { .. } | Error::NotFinite(_) => ErrorCode::NotFinite,
+                Error::Invalid(_) => ErrorCode::Refused,
+            },
+            TrainError::Report(_) => ErrorCode::Io,
+            TrainError::Stopped { .. } => ErrorCode::Stopped,
+            TrainError::Of { source, .. } | TrainError::OnRank { source, .. } => source.code(),
+            TrainError::Peer { .. } | TrainError::Elsewhere { .. } => ErrorCode::Peer,
+        }
+    }
+
+    /// The key of the config that it is about, the first of several.
+    pub fn key(&self) -> Option<String> {
+        match self {
+            TrainError::Job(e) => e.key(),
+            TrainError::Of { source, .. } | TrainError::OnRank { source, .. } => source.key(),
+            e => first_key(&e.to_string()).map(str::to_string),
+        }
+    }
+
+    /// The rank of the job that failed; of another process's several the first.
+    pub fn rank(&self) -> Option<u32> {
+        match self {
+            TrainError::OnRank { rank, .. } => Some(*rank),
+            TrainError::Of { source, .. } => source.rank(),
+            TrainError::Peer { failure, .. } => Some(failure.ranks.start),
+            TrainError::Job(e) => e.rank(),
+            TrainError::Engine(e) => e.rank(),
+            _ => None,
+        }
+    }
+
+    /// The optimizer step that failed, or up to which all is done where the run was asked to stop.
+    pub fn step(&self) -> Option<u64> {
+        match self {
+            TrainError::Stopped { step, .. } => Some(*step),
+            TrainError::Of { source, .. } | TrainError::OnRank { source, .. } => source.step(),
+            TrainError::Job(e) => e.step(),
+            TrainError::Engine(e) => e.step(),
+            _ => None,
+        }
+    }
+
+    /// What to do about it, the first remedy of several.
+    pub fn fix(&self) -> Option<String> {
+        match self {
+            TrainError::Job(e) => e.fix(),
+            TrainError::Of { source, .. } | TrainError::OnRank { source, .. } => source.fix(),
+            e => e.parts().1,
+        }
+    }
+}
+
 impl Placeable for TrainError {
     fn problems(self) -> std::result::Result<Vec<Problem>, TrainError> {
         match self {
@@ -282,5 +346,54 @@ mod tests {
         }
         let other = TrainError::Hal(Error::new(Code::Comm, "alloc", "x")).to_string();
         assert!(!other.contains("fix:"), "{other}");
+    }
+
+    /// What a program decides by is found through the ranks and processes that stand around a failure.
+    #[test]
+    fn errors_give_their_code_key_rank_step_and_fix() {
+        let failed = crossweave_engine::Error::Run {
+            rank: 2,
+            step: 9,
+            at: "F0.0".into(),
+            source: Error::new(Code::Oom, "alloc", "no room").into(),
+        };
+        let e = TrainError::Of {
+            whom: "ranks 2-3".into(),
+            source: Box::new(TrainError::on_rank(2, failed.into())),
+        };
+        assert_eq!(e.code(), ErrorCode::Device);
+        assert_eq!((e.rank(), e.step()), (Some(2), Some(9)));
+        assert!(
+            e.fix().is_some_and(|f| f.starts_with("keep less there")),
+            "{e}"
+        );
+        let e = TrainError::on_rank(
+            1,
+            TrainError::refused("run.steps: 0 of them", "set it to 1"),
+        );
+        assert_eq!(e.code(), ErrorCode::Refused);
+        assert_eq!((e.key().as_deref(), e.rank()), (Some("run.steps"), Some(1)));
+        assert_eq!(e.fix().as_deref(), Some("set it to 1"));
+        let stopped = TrainError::Stopped {
+            step: 4,
+            out: "runs".into(),
+        };
+        assert_eq!(
+            (stopped.code(), stopped.step()),
+            (ErrorCode::Stopped, Some(4))
+        );
+        let peer = TrainError::Peer {
+            here: 0..2,
+            failure: crossweave_mesh::PeerFailure {
+                process: 1,
+                ranks: 2..4,
+                message: None,
+            },
+            was: None,
+        };
+        assert_eq!(
+            (peer.code(), peer.rank(), peer.step()),
+            (ErrorCode::Peer, Some(2), None)
+        );
     }
 }
