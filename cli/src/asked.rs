@@ -23,9 +23,9 @@ impl TrainArgs {
     /// The run that is asked for.
     pub fn request(self, around: Surroundings) -> Request {
         let args = self;
+        let screen = Arc::new(Screen::default());
         Request {
             backend: BackendChoice::from(&args.backend),
-            config: args.config,
             sets: args.sets,
             ranks: args.ranks,
             steps: args.steps,
@@ -37,8 +37,7 @@ impl TrainArgs {
                 (_, true) => Lines::Each,
                 _ => Lines::Configured,
             },
-            around,
-            events: Arc::new(Screen::default()),
+            ..Request::new(args.config, around, screen)
         }
     }
 }
@@ -49,17 +48,11 @@ impl ExploreArgs {
         let args = self;
         Exploration {
             request: Request {
-                config: args.config.clone(),
                 sets: args.sets.clone(),
                 ranks: args.ranks.map(Ranks::Count),
                 backend: BackendChoice::from(&args.backend),
                 steps: Some(args.steps),
-                out: None,
-                resume: None,
-                trace: None,
-                lines: Lines::Configured,
-                around,
-                events: Arc::new(Screen::default()),
+                ..Request::new(args.config.clone(), around, Arc::new(Screen::default()))
             },
             seeds: match args.seed {
                 Some(seed) => seed..seed.saturating_add(1),

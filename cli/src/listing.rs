@@ -252,21 +252,18 @@ impl Files {
     fn args(&self, config: &str, (_, ranks, sets): &Layout) -> Request {
         let local = |set: &&str| set.replace("TMP", &self.0.path().display().to_string());
         let several = ranks.contains(':');
+        let config = self.0.path().join(config);
+        let screen = Arc::new(Screen::default());
         Request {
-            config: self.0.path().join(config),
             ranks: Some(Ranks::parse(ranks).unwrap()),
             backend: BackendChoice {
                 name: (!several).then(|| "null".into()),
                 ..BackendChoice::default()
             },
             sets: sets.iter().map(local).collect(),
-            steps: None,
             out: Some(self.0.path().join("out")),
-            resume: None,
-            trace: None,
             lines: Lines::Quiet,
-            around: of_process().unwrap(),
-            events: Arc::new(Screen::default()),
+            ..Request::new(config, of_process().unwrap(), screen)
         }
     }
 

@@ -28,6 +28,7 @@ mod hosts;
 mod islands;
 mod launch_files;
 mod layers;
+mod library;
 mod limits;
 mod lora;
 mod mesh;

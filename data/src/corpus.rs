@@ -15,6 +15,7 @@ use crate::order::Order;
 use crate::pairs::Columns;
 use crate::progress::Progress;
 use crate::report::{BuildReport, rows_as_text, rows_remark};
+use crate::rows::{DataSource, ProgramRows};
 use crate::source::{
     Form, JsonRows, Row, SourceFile, as_rows, list_cargo, list_files, row_error, table_rows,
     total_bytes,
@@ -50,6 +51,8 @@ enum Side {
     Documents(Part),
     Examples(ExampleSet),
     Given(Arc<GivenTokens>),
+    /// Rows of the program that trains.
+    Program(Arc<ProgramRows>),
     /// Sources of one of the kinds above, by weight.
     Mixture {
         parts: Vec<(f64, Side)>,
@@ -335,6 +338,24 @@ pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Co
     })
 }
 
+/// A corpus of the rows that a program hands in; `spec` has the tokenizer for prompts and samples, and the model's vocabulary.
+///
+/// # Errors
+/// A source without rows; a tokenizer that cannot be opened; an objective that hides tokens.
+pub fn of_rows(spec: &DataSpec, source: Arc<dyn DataSource>) -> Result<Corpus> {
+    let tokenizer = tokenizer(spec, None)?.map(Arc::new);
+    Ok(Corpus {
+        task: task(spec, tokenizer.as_deref())?,
+        train: Side::Program(Arc::new(ProgramRows::open(source, spec.model_vocab)?)),
+        validation: None,
+        reports: vec![],
+        remarks: vec![],
+        has_borders: false,
+        cache: PathBuf::new(),
+        tokenizer,
+    })
+}
+
 struct Opening<'a> {
     objective: Objective,
     tokenizer: Option<&'a Tokenizer>,
@@ -525,7 +546,9 @@ impl Corpus {
     fn given(&self) -> Option<&GivenTokens> {
         match &self.train {
             Side::Given(given) => Some(given),
-            Side::Documents(_) | Side::Examples(..) | Side::Mixture { .. } => None,
+            Side::Documents(_) | Side::Examples(..) | Side::Program(_) | Side::Mixture { .. } => {
+                None
+            }
         }
     }
 
@@ -611,6 +634,7 @@ impl Side {
         match self {
             Side::Documents(part) | Side::Examples(ExampleSet { part, .. }) => part.view.tokens,
             Side::Given(given) => given.sequences() * given.row_len() as u64,
+            Side::Program(rows) => rows.tokens(),
             Side::Mixture { parts, .. } => parts.iter().map(|(_, p)| p.tokens()).sum(),
         }
     }
@@ -619,6 +643,7 @@ impl Side {
     fn samples(&self, seq_len: usize) -> Result<Option<u64>> {
         Ok(match self {
             Side::Documents(_) | Side::Given(_) => None,
+            Side::Program(rows) => Some(rows.sequences()),
             Side::Examples(set) => {
                 Some(ExampleRows::open(set, Order::Sequential, seq_len, 0)?.sequences())
             }
@@ -633,7 +658,7 @@ impl Side {
     fn hash(&self) -> Option<Hash> {
         match self {
             Side::Documents(part) | Side::Examples(ExampleSet { part, .. }) => Some(part.hash),
-            Side::Given(_) => None,
+            Side::Given(_) | Side::Program(_) => None,
             Side::Mixture { parts, .. } => {
                 let mut all = Sha256::new();
                 all.update("crossweave mixture 1");
@@ -651,6 +676,7 @@ impl Side {
             Side::Documents(part) | Side::Examples(ExampleSet { part, .. }) => &part.key,
             Side::Mixture { key, .. } => key,
             Side::Given(_) => "data.tokens",
+            Side::Program(_) => TRAIN,
         }
     }
 
@@ -666,6 +692,7 @@ impl Side {
                 Arc::new(GptDataset::open(part, order, seq_len, samples, cache)?)
             }
             Side::Given(given) => given.clone(),
+            Side::Program(rows) => rows.clone(),
             Side::Examples(set) => Arc::new(ExampleRows::open(set, order, seq_len, samples)?),
             Side::Mixture { parts, key } => {
                 let weights: Vec<f64> = parts.iter().map(|(w, _)| *w).collect();

@@ -182,6 +182,16 @@ pub enum DataError {
         /// `ranks * accumulation`.
         unit: u64,
     },
+    /// A row that a program hands in cannot be used.
+    #[error(
+        "sample {sample} of the data source: {why}; fix: hand in the ids of one row, of the length and vocabulary that the job was begun with"
+    )]
+    Row {
+        /// Its number in the source, from 0.
+        sample: u64,
+        /// The fault.
+        why: String,
+    },
     /// More steps are asked for than a file of given batches holds.
     #[error(
         "{path}: step {step} asked for but \"{tensor}\" holds {steps} steps; fix: run at most {steps} steps"

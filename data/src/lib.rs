@@ -33,6 +33,7 @@ mod philox;
 mod progress;
 mod report;
 mod rng;
+mod rows;
 mod source;
 mod spec;
 mod special;
@@ -44,7 +45,7 @@ mod tokenizer_json;
 mod workers;
 
 pub use batches::{BatchShape, Batches, IGNORED, Remark, SequenceSource, TokenBatch, shares};
-pub use corpus::{Corpus, Pass, check, open, text_bytes};
+pub use corpus::{Corpus, Pass, check, of_rows, open, text_bytes};
 pub use error::{DataError, Result};
 pub use given::GivenTokens;
 pub use gpt::GptDataset;
@@ -57,6 +58,7 @@ pub use order::Order;
 pub use pairs::{Columns, Pair, paired};
 pub use progress::{NoProgress, Phase, Progress};
 pub use report::BuildReport;
+pub use rows::DataSource;
 pub use spec::{
     CargoSource, DataSpec, Examples, FilesSource, Images, Rows, Source, TokenizerKind,
     TokenizerSpec, Validation, Weighted,

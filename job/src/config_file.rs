@@ -13,7 +13,18 @@ use std::path::Path;
 /// # Errors
 /// A file that cannot be read; everything that is wrong in it; a model that is not in the cache.
 pub fn load(path: &Path, sets: &[String], caches: &Caches) -> Result<Config> {
-    let mut config = read(path, sets)?;
+    pinned(read(path, sets)?, caches)
+}
+
+/// As [`load`], of a config that no file holds; `name` is used in messages.
+///
+/// # Errors
+/// As [`load`].
+pub fn of_text(name: &str, text: &str, sets: &[String], caches: &Caches) -> Result<Config> {
+    pinned(parsed(name, text.as_bytes(), sets)?, caches)
+}
+
+fn pinned(mut config: Config, caches: &Caches) -> Result<Config> {
     let pinned = hub::pin(&mut config, caches);
     found::at(&config, "model", pinned)?;
     Ok(config)
@@ -24,10 +35,14 @@ pub fn load(path: &Path, sets: &[String], caches: &Caches) -> Result<Config> {
 /// # Errors
 /// A file that cannot be read; everything that is wrong in it.
 pub fn read(path: &Path, sets: &[String]) -> Result<Config> {
+    let text = files::read(path, files::TEXT).map_err(JobError::io("read the config", path))?;
+    parsed(&path.display().to_string(), &text, sets)
+}
+
+fn parsed(name: &str, text: &[u8], sets: &[String]) -> Result<Config> {
     let sets = sets
         .iter()
         .map(|s| split_set(s))
         .collect::<std::result::Result<Vec<_>, _>>()?;
-    let text = files::read(path, files::TEXT).map_err(JobError::io("read the config", path))?;
-    Ok(Config::load(&path.display().to_string(), text, &sets)?)
+    Ok(Config::load(name, text, &sets)?)
 }

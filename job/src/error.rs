@@ -71,6 +71,8 @@ pub enum ErrorCode {
     NotFinite,
     /// The run was asked to stop.
     Stopped,
+    /// The trainer has failed before.
+    Failed,
     /// Another process of the job.
     Peer,
 }
@@ -90,6 +92,7 @@ impl ErrorCode {
             ErrorCode::Device => "device",
             ErrorCode::NotFinite => "not_finite",
             ErrorCode::Stopped => "stopped",
+            ErrorCode::Failed => "failed",
             ErrorCode::Peer => "peer",
         }
     }

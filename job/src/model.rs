@@ -14,6 +14,7 @@ use crossweave_nn::{Lora, ModelSpec, split, taught, units, units_over};
 use crossweave_tensor::UnitDecl;
 use serde_json::Value;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A Hugging Face folder whose every tensor has been matched with a parameter.
 pub struct Folder {
@@ -33,6 +34,10 @@ pub struct Teacher {
     pub how: Distill,
 }
 
+/// What a program makes of the units that a config declares, such as a block of its own in the place of one of them. It is called for every
+/// rank, and gives every one the same.
+pub type OwnUnits = Arc<dyn Fn(Vec<UnitDecl>) -> Vec<UnitDecl> + Send + Sync>;
+
 /// A model ready to be built on any number of ranks.
 pub struct Source {
     /// Family and dimensions.
@@ -49,6 +54,8 @@ pub struct Source {
     pub fingerprint: Option<String>,
     /// What it learns from.
     pub teacher: Option<Teacher>,
+    /// What a program makes of its units.
+    pub own: Option<OwnUnits>,
 }
 
 fn key_error(file: &Path, e: &crossweave_nn::ConfigError) -> JobError {
@@ -144,6 +151,7 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
         adapter: None,
         fingerprint: None,
         teacher: None,
+        own: None,
     })
 }
 
@@ -207,6 +215,7 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>, caches: &Caches) -> 
                 adapter: None,
                 fingerprint: None,
                 teacher: None,
+                own: None,
             })
         }
     }
@@ -315,6 +324,14 @@ impl Source {
 
     /// The same with the layers and the vocabulary cut over the ranks that share them with the one at a place.
     pub fn units_on(&self, place: &Place) -> Vec<UnitDecl> {
+        let declared = self.declared(place);
+        match &self.own {
+            Some(own) => own(declared),
+            None => declared,
+        }
+    }
+
+    fn declared(&self, place: &Place) -> Vec<UnitDecl> {
         if let Some(teacher) = &self.teacher {
             return taught(self.spec.model(), teacher.spec.model(), &teacher.how, place);
         }
@@ -336,6 +353,12 @@ impl Source {
     /// Sizes that are not divided; what is not cut yet.
     pub fn may_cut(&self, place: &Place) -> Result<()> {
         let tp = place.length(Axis::Tp).into();
+        if self.own.is_some() && tp > 1 {
+            return Err(JobError::refused(
+                "mesh.tp: units of the program are not cut over ranks",
+                "set it to 1",
+            ));
+        }
         let dropout = self.lora.as_ref().map_or(0.0, |l| l.dropout);
         let may = split::check(self.spec.model(), dropout, tp);
         may.map_err(|e| JobError::refused(format!("mesh.tp: {}", e.what), e.fix))

@@ -6,7 +6,7 @@ use crate::job::{Division, Job};
 pub use crate::step_record::StepRecord;
 use crate::summary::Summary;
 use crate::train_error::{Result, TrainError};
-use crossweave_data::{Progress, Remark};
+use crossweave_data::{NoProgress, Progress, Remark};
 use crossweave_engine::{Dry, RankSpec};
 pub use crossweave_engine::{GraphCounts, RankLedger};
 use std::fmt::Debug;
@@ -99,10 +99,22 @@ pub trait Events: Debug + Send + Sync {
     ///
     /// # Errors
     /// The run is not to start.
-    fn start(&self, first: bool) -> Result<Arc<AtomicBool>>;
+    fn start(&self, _first: bool) -> Result<Arc<AtomicBool>> {
+        Ok(Arc::default())
+    }
 
     /// What follows how text becomes tokens.
-    fn corpus(&self) -> Box<dyn Progress>;
+    fn corpus(&self) -> Box<dyn Progress> {
+        Box::new(NoProgress)
+    }
+}
+
+/// Watches nothing: what happens is seen by what the trainer returns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unwatched;
+
+impl Events for Unwatched {
+    fn on(&self, _: Event<'_>) {}
 }
 
 /// Which steps are reported, and who watches the run.

@@ -4,14 +4,14 @@
 //! A rank's marks are the bits of every step's loss and gradient norm and of a forward after the last update, which sees the parameters.
 //! The schedule `fifo` gives the marks that all others must give.
 
+use crate::faults;
 use crate::offload::with_offload;
-use crate::rank::{count, micro_batch, prepare};
 use crate::request::Request;
+use crate::session::Start;
 use crate::setup::{self, Run};
-use crate::start::start;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::{Balance, Fault};
-use crossweave_engine::{self as engine, Devices, MicroBatch, Trainer};
+use crossweave_engine::{Devices, StepMetrics};
 use crossweave_hal::{Explorer, Found, Order, Played, Rank};
 use std::ops::Range;
 
@@ -134,13 +134,11 @@ fn differs(first: &Played<Vec<Mark>>, other: &Played<Vec<Mark>>) -> Option<Strin
 /// One rank's steps, and what they gave.
 fn steps(run: &Run, rank: &Rank) -> Result<Vec<Mark>> {
     let r = rank.rank();
-    let units = run.job.units(&run.job.place(r))?;
-    let device = rank.device();
-    let lowered = engine::prepare(device, &run.rank_spec(r), &units, run.layout.dry(r))?;
-    let mut trainer = Trainer::new(Devices::one(device), lowered, units, run.links(rank))?;
-    prepare(run, r, &mut trainer);
-    let feed = run.feed(r);
-    start(&run.job.source, &mut trainer)?;
+    let mut session = run.session(r, Devices::one(rank.device()), run.links(rank))?;
+    if let Some(faults) = faults::of_rank(run, r) {
+        session.inject(faults);
+    }
+    session.start(Start::Fresh)?;
     let mut marks = vec![];
     let mut mark = |what: String, value: f64| {
         marks.push(Mark {
@@ -148,25 +146,24 @@ fn steps(run: &Run, rank: &Rank) -> Result<Vec<Mark>> {
             bits: value.to_bits(),
         })
     };
-    for done in 0..run.reads.steps {
-        let read = feed.step(done)?;
-        let batches: Vec<MicroBatch<'_>> = read.iter().map(micro_batch).collect();
-        let lr = |updates| run.job.resolved.schedule.lr(updates);
-        count(&feed, &mut trainer, done)?;
-        trainer.step_at(&batches, &lr)?;
-        // One step stays in flight, as in training.
-        if done > 0
-            && let Some(m) = trainer.metrics()?
-        {
-            mark(format!("the loss of step {}", m.step), m.loss);
-            mark(format!("the gradient norm of step {}", m.step), m.grad_norm);
-        }
-    }
-    while let Some(m) = trainer.metrics()? {
+    let mut both = |m: StepMetrics| {
         mark(format!("the loss of step {}", m.step), m.loss);
         mark(format!("the gradient norm of step {}", m.step), m.grad_norm);
+    };
+    for done in 0..run.reads.steps {
+        let read = session.read(done)?;
+        session.enqueue(done, &read)?;
+        // One step stays in flight, as in training.
+        if done > 0
+            && let Some(m) = session.figures()?
+        {
+            both(m);
+        }
     }
-    let after = trainer.evaluate(&micro_batch(&feed.step(0)?[0]))?;
+    while let Some(m) = session.figures()? {
+        both(m);
+    }
+    let after = session.evaluate(&session.read(0)?[0])?;
     mark("the loss after the last update".into(), after);
     Ok(marks)
 }

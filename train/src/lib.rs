@@ -21,6 +21,7 @@ mod folder;
 mod gate;
 mod handshake;
 pub mod infer;
+mod inference;
 pub mod layers;
 mod layout;
 #[doc(hidden)]
@@ -42,6 +43,7 @@ mod roll;
 mod run;
 pub mod save;
 mod saves;
+mod session;
 mod setup;
 mod shared_layers;
 pub mod source;
@@ -52,18 +54,29 @@ mod step_record;
 pub mod stored;
 mod summary;
 pub mod surroundings;
+mod team;
 mod threads;
 mod trace;
 pub mod train_error;
 pub mod trained;
+mod trainer;
 
 pub use computes::Computes;
+pub use crossweave_data::DataSource;
+pub use crossweave_job::error::ErrorCode;
 use crossweave_job::{
     self as job, adapter, config_file, error as job_error, found, hub, model, tokens,
 };
+pub use events::{Event, Events, StepRecord};
 pub use folder::{free_folder, may_become};
+pub use infer::Draw;
+pub use inference::{Logits, Model};
 pub use offload::with_offload;
 pub use ready::{fits, keys, ready};
-pub use request::{Lines, Request};
+pub use request::{Given, Lines, Request};
 pub use run::run;
 pub use setup::{capable, graphs};
+pub use summary::Summary;
+pub use team::Team;
+pub use train_error::TrainError;
+pub use trainer::{ConfigSource, StopHandle, Trainer};

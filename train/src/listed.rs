@@ -2,10 +2,12 @@
 
 use crate::backend::open_linked;
 use crate::gate::Shared;
+use crate::rank::Order;
 use crate::request::Request;
 use crate::setup::{Run, prepare};
+use crate::threads::Threads;
 use crate::train_error::Result;
-use crate::{threads, with_offload};
+use crate::with_offload;
 use crossweave_engine::rehearsal;
 use crossweave_hal::CheckerState;
 use std::fmt::Write;
@@ -34,7 +36,10 @@ pub fn begin(args: &Request) -> Result<Run> {
 pub fn train(args: &Request) -> Result<()> {
     let run = Arc::new(prepare(args, None, true)?);
     let shared = Arc::new(Shared::new(Arc::default(), None));
-    threads::run(&run, &shared, None);
+    let mut threads = Threads::start(&run, &shared, None);
+    threads.order(&Order::Steps);
+    threads.order(&Order::End);
+    threads.wait();
     shared.first_error().map_or(Ok(()), Err)
 }
 

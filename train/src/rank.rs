@@ -1,28 +1,32 @@
-//! One rank of a run: builds its trainer, walks the steps, and reads each step's figures one step late so that the device never waits.
+//! One rank of a run: a session with its saves, trace and records, which does what it is asked for. The figures of a step are read one step
+//! late where many are asked for at once, so that the device never waits.
 
 use crate::breakdown::Times;
 use crate::events::StepRecord;
 use crate::events::{Event, Walking};
 use crate::gate::{Shared, StoreBoot};
 use crate::infer::{self, Draw};
-use crate::job::{Best, Feed, HeldBack, Micro};
+use crate::job::Best;
+use crate::job_error::JobError;
 use crate::metrics::{Metrics, ValRecord};
-use crate::offload::{host_device, with_offload};
+use crate::offload::host_device;
 use crate::saves::Saves;
+use crate::session::{Losses, Session, Start};
 use crate::setup::{Run, graphs};
-use crate::start;
 use crate::summary::Summary;
 use crate::trace::RankTrace;
 use crate::train_error::{Result, TrainError};
 use crate::{faults, resume, save};
 use crossweave_checkpoint::{Checkpoint, Proof, step_dir};
-use crossweave_engine::{self as engine, Devices, Links, MicroBatch, RankLedger, Trainer};
-use crossweave_hal::{Bootstrap, Device};
+use crossweave_data::DataError;
+use crossweave_engine::{Devices, Links, RankLedger, StateKind};
+use crossweave_hal::Bootstrap;
 use crossweave_mesh::Faults;
 use crossweave_report::StepTime;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 /// What a rank leaves.
@@ -42,37 +46,57 @@ struct Writer {
     metrics: Metrics,
     walking: Walking,
     summary: Summary,
-    /// Tokens of all steps up to the last that was read.
-    tokens: u64,
-    /// When the step before ended; `None` behind work that is no step.
-    mark: Instant,
 }
 
-/// What the config asks of a trainer beside its specification; with the faults that are to strike it.
-pub(crate) fn prepare(run: &Run, rank: u32, trainer: &mut Trainer) -> Option<Faults> {
-    let (keys, schedule) = (&run.job.resolved.settings.run, run.job.resolved.schedule);
-    if keys.find_nan {
-        trainer.find_nonfinite();
-    }
-    trainer.schedule_betas(move |updates| schedule.betas(updates));
-    if keys.check == "values" {
-        trainer.check_values();
-    }
-    let faults = faults::of_rank(run, rank);
-    if let Some(f) = &faults {
-        trainer.inject(f.clone());
-    }
-    faults
+/// What a rank is asked for. All ranks of a job are asked for the same, in the same order.
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// The next step, answered by its record.
+    Step,
+    /// All steps that are left, or those until the run is asked to stop.
+    Steps,
+    /// The mean loss of the sequences held back.
+    Validate,
+    /// A checkpoint of the state behind the steps done.
+    Save,
+    /// The values of a parameter.
+    Read(Arc<str>),
+    /// New values of a parameter.
+    Write(Arc<str>, Arc<[f32]>),
+    /// The end of the run: what is unsaved is saved, and where all steps are done rank 0 writes the model.
+    End,
 }
 
-/// Walks all steps. `fail` receives what goes wrong: the device, the data, a loss that is not finite, files that cannot be written, whatever
-/// follows from another rank's failure. It is reported before the trainer ends, which waits for collectives in flight: the others, who may be what
-/// they wait for, know it by then.
-pub fn run(run: &Run, shared: &Arc<Shared>, rank: u32, fail: &dyn Fn(TrainError)) -> Option<Ended> {
+/// What a rank answers.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// The record of a step; none where no step is left or the run was asked to stop.
+    Step(Option<StepRecord>),
+    /// A loss, in nats per token; none where no sequences are held back.
+    Loss(Option<f64>),
+    /// The folder of a checkpoint.
+    Saved(PathBuf),
+    /// The values of a parameter, on rank 0.
+    Values(Option<Vec<f32>>),
+    /// It is done.
+    Done,
+}
+
+/// Does what comes in `orders`, in their order, until [`Order::End`], whose account comes back, or until nobody is left who asks. `answer`
+/// receives what each gives. `fail` receives what goes wrong: the device, the data, a loss that is not finite, files that cannot be written,
+/// whatever follows from another rank's failure. It is reported before the trainer ends, which waits for collectives in flight: the others,
+/// who may be what they wait for, know it by then.
+pub fn run(
+    run: &Run,
+    shared: &Arc<Shared>,
+    rank: u32,
+    (orders, answer): (&Receiver<Order>, &dyn Fn(Answer)),
+    fail: &dyn Fn(TrainError),
+) -> Option<Ended> {
     let (mut walk, faults) = begin(run, shared, rank).map_err(fail).ok()?;
-    let walked = catch_unwind(AssertUnwindSafe(|| walk.walk()));
+    let walked = catch_unwind(AssertUnwindSafe(|| walk.obey(orders, answer)));
     let end = walked.unwrap_or_else(|_| Err(panicked(rank)));
-    let (ledger, time, summary) = end.map_err(fail).ok()?;
+    let (ledger, time, summary) = end.map_err(fail).ok()??;
     Some(Ended {
         ledger,
         time,
@@ -87,6 +111,9 @@ pub fn panicked(rank: u32) -> TrainError {
     TrainError::refused(what, "please report it")
 }
 
+/// A rank's ledgers, its mean step, and rank 0's account of the run.
+type Account = (RankLedger, Option<StepTime>, Option<Summary>);
+
 /// Everything up to the first step.
 fn begin<'a>(
     run: &'a Run,
@@ -96,50 +123,49 @@ fn begin<'a>(
     let device = run.device(rank)?;
     let host = host_device(run.local_ranks.plugin(rank), &run.host, rank)?;
     let boot = StoreBoot::new(&run.host, shared);
-    let spec = with_offload(run.rank_spec(rank), &run.job.resolved);
-    let units = run.job.units(&run.job.place(rank))?;
-    let lowered = engine::prepare(&device, &spec, &units, run.layout.dry(rank))?;
-    let devices = Devices {
-        host,
-        ..Devices::one(&device)
-    };
     let links = Links {
         graphs: graphs(&device, &run.job.resolved.settings.run.graphs)?,
         ..run.links(&boot)
     };
-    let mut trainer = Trainer::new(devices, lowered, units, links)?;
-    shared.register(trainer.abort_handles());
-    let faults = prepare(run, rank, &mut trainer);
-    match &run.resume.checkpoint {
-        Some(c) => {
-            start::start_base(&run.job.source, &mut trainer)?;
-            start::restore(&mut trainer, c)?;
-        }
-        None => start::start(&run.job.source, &mut trainer)?,
+    let devices = Devices {
+        host,
+        ..Devices::one(&device)
+    };
+    let mut session = run.session(rank, devices, links)?;
+    shared.register(session.trainer().abort_handles());
+    let faults = faults::of_rank(run, rank);
+    if let Some(f) = &faults {
+        session.inject(f.clone());
     }
+    let from = run.resume.checkpoint.as_ref();
+    session.start(from.map_or(Start::Fresh, Start::From))?;
     // The devices have taken everything they were asked for; only now does the run leave traces.
+    let trainer = session.trainer_mut();
     trainer.mean(0.0)?;
-    let trace = RankTrace::begin(run, rank, &mut trainer)?;
-    let times = Times::begin(run, trace.as_ref().map(RankTrace::tracer), &mut trainer)?;
-    let session = session(&boot, rank, || save::begin(run))?;
+    let trace = RankTrace::begin(run, rank, trainer)?;
+    let times = Times::begin(run, trace.as_ref().map(RankTrace::tracer), trainer)?;
+    let meeting = meeting(&boot, rank, || save::begin(run))?;
     let mut walk = Walk {
         run,
         shared,
         rank,
-        feed: run.feed(rank),
-        device: device.clone(),
+        done: run.resume.step,
         graphs_wanted: rank == 0 && run.job.resolved.settings.run.graphs == "on",
-        saves: Saves::new(run, shared, rank, session)?,
-        trainer,
+        saves: Saves::new(run, shared, rank, meeting)?,
+        session,
         writer: None,
+        mark: Instant::now(),
+        tokens: 0,
+        last: None,
         trace,
         times,
         best: Best::new(
             &run.job.resolved.settings.run,
-            run.resume.checkpoint.as_ref().map(|c| &c.state()["best"]),
+            from.map(|c| &c.state()["best"]),
         ),
-        in_flight: 0,
+        ended: false,
     };
+    walk.tokens = walk.session.tokens(0..run.resume.step)?;
     if rank == 0 {
         let keys = &run.job.resolved.settings.run;
         let metrics = Metrics::open(&run.out, run.resume.from.as_deref(), &|step, validation| {
@@ -156,8 +182,6 @@ fn begin<'a>(
             metrics,
             walking: Walking(run.reported.events.clone()),
             summary: Summary::new(run.resume.step),
-            tokens: walk.feed.tokens(0..run.resume.step)?,
-            mark: Instant::now(),
         });
     }
     Ok((walk, faults))
@@ -167,27 +191,31 @@ struct Walk<'a> {
     run: &'a Run,
     shared: &'a Shared,
     rank: u32,
-    /// What it reads.
-    feed: Feed,
-    /// Asked once for what it could not compute itself.
-    device: Device,
+    /// Steps enqueued, those before a resume included.
+    done: u64,
     /// Whether what is not replayed as a graph has to be said yet: `run.graphs` is "on".
     graphs_wanted: bool,
-    // Before the trainer, so that copies of its state are written before its device closes.
+    // Before the session, so that copies of its state are written before its device closes.
     saves: Saves,
-    trainer: Trainer,
+    session: Session<'a>,
     writer: Option<Writer>,
+    /// When the step before ended, or work that is no step.
+    mark: Instant,
+    /// Tokens of all steps up to the last whose figures were read.
+    tokens: u64,
+    /// The record of the last step whose figures were read.
+    last: Option<StepRecord>,
     trace: Option<RankTrace>,
     times: Option<Times>,
     /// The validation losses so far.
     best: Best,
-    /// Steps enqueued whose figures have not been read.
-    in_flight: u32,
+    /// The validation loss has not fallen for so long that no step follows (`run.stop_after`).
+    ended: bool,
 }
 
 /// The name under which the ranks of this job meet when they save. Rank 0 gets it by `begin`, which clears the folder; the others
 /// have it only afterwards, so that nothing they save is cleared with it. No collective orders them: a device may have none to wait for.
-fn session(
+fn meeting(
     boot: &dyn Bootstrap,
     rank: u32,
     begin: impl FnOnce() -> Result<String>,
@@ -203,69 +231,126 @@ fn session(
 }
 
 impl Walk<'_> {
-    fn walk(&mut self) -> Result<(RankLedger, Option<StepTime>, Option<Summary>)> {
-        self.steps()?;
-        // Of the training itself, before the model is read back and sampled.
-        let ledger = self.trainer.ledger();
-        let time = self.times.as_mut().and_then(Times::mean);
-        Ok((ledger, time, self.finish()?))
+    fn obey(
+        &mut self,
+        orders: &Receiver<Order>,
+        answer: &dyn Fn(Answer),
+    ) -> Result<Option<Account>> {
+        while let Ok(order) = orders.recv() {
+            answer(match order {
+                Order::Step => {
+                    self.last = None;
+                    self.step()?;
+                    self.settle(0)?;
+                    Answer::Step(self.last)
+                }
+                Order::Steps => {
+                    while self.step()? {}
+                    self.settle(0)?;
+                    Answer::Done
+                }
+                Order::Validate => {
+                    self.settle(0)?;
+                    Answer::Loss(self.validate()?.map(|l| l.weights))
+                }
+                Order::Save => {
+                    self.settle(0)?;
+                    if self.saves.begun() != Some(self.done) {
+                        self.checkpoint(true)?;
+                    }
+                    self.saves.finish()?;
+                    Answer::Saved(self.run.checkpoint(self.done))
+                }
+                Order::Read(name) => Answer::Values(self.read(&name)?),
+                Order::Write(name, values) => {
+                    self.settle(0)?;
+                    let trainer = self.session.trainer_mut();
+                    trainer.settle_offload()?;
+                    if trainer.holds(&name) {
+                        trainer.load(&name, StateKind::Value, 0, &values)?;
+                    }
+                    trainer.publish()?;
+                    self.mark = Instant::now();
+                    Answer::Done
+                }
+                Order::End => {
+                    self.end_steps()?;
+                    // Of the training itself, before the model is read back and sampled.
+                    let ledger = self.session.trainer().ledger();
+                    let time = self.times.as_mut().and_then(Times::mean);
+                    return Ok(Some((ledger, time, self.finish()?)));
+                }
+            });
+        }
+        Ok(None)
     }
 
-    fn steps(&mut self) -> Result<()> {
+    /// The next step, with the validation and the checkpoint that are due behind it; false where none is left to do.
+    fn step(&mut self) -> Result<bool> {
         let keys = &self.run.job.resolved.settings.run;
         let due = |every: u64, step: u64| every > 0 && step.is_multiple_of(every);
-        let (mut done, mut ended) = (self.run.resume.step, false);
-        while !ended && done < self.run.reads.steps && self.shared.may_step(self.rank, done) {
-            self.saves.poll()?;
-            self.warn();
-            if done.is_multiple_of(8) {
-                self.report_unreplayed();
-            }
+        let over = self.ended || self.done >= self.run.reads.steps;
+        if over || !self.shared.may_step(self.rank, self.done) {
+            return Ok(false);
+        }
+        self.saves.poll()?;
+        self.warn();
+        if self.done.is_multiple_of(8) {
+            self.report_unreplayed();
+        }
+        let began = self.now();
+        self.enqueue()?;
+        let done = self.done;
+        self.spent("step", began);
+        let last = done == self.run.reads.steps;
+        let validate =
+            self.run.reads.validation.is_some() && (last || due(keys.validate_every, done));
+        let mut checkpoint = last || due(keys.checkpoint_every, done);
+        // The first step is waited for, so that the time of making everything ready is not counted to the second.
+        let first = done == self.run.resume.step + 1;
+        let began = self.now();
+        self.settle(u32::from(!(first || validate || checkpoint)))?;
+        self.spent("wait for figures", began);
+        if first {
+            self.report_host_ops();
+        }
+        if validate {
             let began = self.now();
-            self.enqueue(done)?;
-            done += 1;
-            self.spent("step", began);
-            let last = done == self.run.reads.steps;
-            let validate =
-                self.run.reads.validation.is_some() && (last || due(keys.validate_every, done));
-            let mut checkpoint = last || due(keys.checkpoint_every, done);
-            // The first step is waited for, so that the time of making everything ready is not counted to the second.
-            let first = done == self.run.resume.step + 1;
+            let losses = self.validate()?;
+            self.spent("validate", began);
+            let best = losses.is_some_and(|l| self.best.observe(done, l.judged()));
+            self.ended = self.best.ends() && !last;
+            checkpoint |= self.ended || (best && self.best.keeps());
+        }
+        if checkpoint {
             let began = self.now();
-            self.settle(u32::from(!(first || validate || checkpoint)))?;
-            self.spent("wait for figures", began);
-            if first {
-                self.report_host_ops();
+            self.checkpoint(last || self.ended)?;
+            self.spent("checkpoint", began);
+        }
+        // A timeline that cannot be written is no reason to lose the training.
+        let spans = match self.trace.as_mut().map(|t| t.write()) {
+            Some(Err(e)) => {
+                self.trace = None;
+                self.step_warning(&format!("{e}; the trace ends here"));
+                vec![]
             }
-            if validate {
-                let began = self.now();
-                let best = self.validate(done)?;
-                self.spent("validate", began);
-                ended = self.best.ends() && !last;
-                checkpoint |= ended || (best && self.best.keeps());
-            }
-            if checkpoint {
-                let began = self.now();
-                self.checkpoint(done, last || ended)?;
-                self.spent("checkpoint", began);
-            }
-            // A timeline that cannot be written is no reason to lose the training.
-            let spans = match self.trace.as_mut().map(|t| t.write()) {
-                Some(Err(e)) => {
-                    self.trace = None;
-                    self.step_warning(&format!("{e}; the trace ends here"));
-                    vec![]
-                }
-                Some(Ok(spans)) => spans,
-                None => vec![],
-            };
-            if let Some(t) = &mut self.times {
-                t.take(&spans, done.saturating_sub(u64::from(self.in_flight) + 1));
-                if validate || checkpoint {
-                    t.interrupted(done);
-                }
+            Some(Ok(spans)) => spans,
+            None => vec![],
+        };
+        if let Some(t) = &mut self.times {
+            t.take(
+                &spans,
+                done.saturating_sub(u64::from(self.session.in_flight()) + 1),
+            );
+            if validate || checkpoint {
+                t.interrupted(done);
             }
         }
+        Ok(true)
+    }
+
+    /// No step follows: figures, saves and warnings are waited for, and what a stop has left unsaved is saved.
+    fn end_steps(&mut self) -> Result<()> {
         self.settle(0)?;
         if self.shared.has_failed() {
             return Err(TrainError::Hal(crossweave_hal::Error::new(
@@ -274,25 +359,46 @@ impl Walk<'_> {
                 "stopped because another rank failed",
             )));
         }
-        let stopped = done < self.run.reads.steps && !ended;
-        if ended {
+        let stopped = self.done < self.run.reads.steps && !self.ended;
+        if self.ended {
             self.step_warning(&format!(
-                "the validation loss has not fallen for {} validations, so the run ends at step {done} of {} (run.stop_after)",
-                keys.stop_after.unwrap_or(0),
+                "the validation loss has not fallen for {} validations, so the run ends at step {} of {} (run.stop_after)",
+                self.run.job.resolved.settings.run.stop_after.unwrap_or(0),
+                self.done,
                 self.run.reads.steps
             ));
         }
         self.saves.finish()?;
-        if stopped && done > self.run.resume.step && self.saves.begun() != Some(done) {
-            self.checkpoint(done, true)?;
+        if stopped && self.done > self.run.resume.step && self.saves.begun() != Some(self.done) {
+            self.checkpoint(true)?;
         }
         self.warn();
         self.report_unreplayed();
         if let Some(w) = &mut self.writer {
-            w.summary.steps = done;
+            w.summary.steps = self.done;
             w.summary.stopped = stopped;
         }
         Ok(())
+    }
+
+    /// The values of a parameter, which the other ranks serve, on rank 0.
+    fn read(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
+        self.settle(0)?;
+        let trainer = self.session.trainer_mut();
+        let values = match self.rank {
+            0 => {
+                trainer.lead();
+                let values = trainer.read(name, StateKind::Value);
+                trainer.done_reading()?;
+                Some(values?)
+            }
+            _ => {
+                trainer.serve_reads()?;
+                None
+            }
+        };
+        self.mark = Instant::now();
+        Ok(values)
     }
 
     /// Reports a warning while the steps go on, where this is rank 0, which speaks for the job.
@@ -304,7 +410,7 @@ impl Walk<'_> {
 
     /// What the device leaves to the host is never left unsaid.
     fn report_host_ops(&self) {
-        let ops = self.device.ops_on_host();
+        let ops = self.session.trainer().device().ops_on_host();
         if let [first, ..] = &ops[..] {
             self.step_warning(&format!(
                 "{} of this run's ops are computed on the host (run.allow_host_ops), the first {first}; `crossweave explain` lists all",
@@ -318,7 +424,7 @@ impl Walk<'_> {
         if !self.graphs_wanted || self.writer.is_none() {
             return;
         }
-        let unmet = self.trainer.graphs().map(|g| g.refused);
+        let unmet = self.session.trainer().graphs().map(|g| g.refused);
         if let Some((what, _)) = unmet.iter().flatten().next() {
             self.graphs_wanted = false;
             self.step_warning(&format!(
@@ -339,23 +445,24 @@ impl Walk<'_> {
         }
     }
 
-    /// Enqueues the step that follows `done` steps.
-    fn enqueue(&mut self, done: u64) -> Result<()> {
+    /// Enqueues the next step.
+    fn enqueue(&mut self) -> Result<()> {
         let began = self.times.as_mut().map(|t| {
             t.enqueue();
             t.now()
         });
-        let read = self.feed.step(done)?;
-        if let (Some(t), Some(began)) = (&mut self.times, began) {
-            t.read(done + 1, began);
-        }
-        let batches: Vec<MicroBatch<'_>> = read.iter().map(micro_batch).collect();
-        count(&self.feed, &mut self.trainer, done)?;
-        // Of the updates made, not of the steps: a step skipped by the loss scaler does not move the schedule.
-        self.trainer.step_at(&batches, &|updates| {
-            self.run.job.resolved.schedule.lr(updates)
+        let read = self.session.read(self.done).map_err(|e| match e {
+            TrainError::Job(JobError::Data(source @ DataError::Row { .. })) => TrainError::Row {
+                rank: self.rank,
+                source: Box::new(source),
+            },
+            e => e,
         })?;
-        self.in_flight += 1;
+        if let (Some(t), Some(began)) = (&mut self.times, began) {
+            t.read(self.done + 1, began);
+        }
+        self.session.enqueue(self.done, &read)?;
+        self.done += 1;
         Ok(())
     }
 
@@ -364,11 +471,10 @@ impl Walk<'_> {
     fn settle(&mut self, left: u32) -> Result<()> {
         let (mut read, mut failure) = (vec![], None);
         let dynamic = self.run.job.resolved.settings.fp16.loss_scale == 0.0;
-        while self.in_flight > left && failure.is_none() {
-            let Some(m) = self.trainer.metrics()? else {
+        while self.session.in_flight() > left && failure.is_none() {
+            let Some(m) = self.session.figures()? else {
                 break;
             };
-            self.in_flight -= 1;
             // A skipped step harms nothing: the scaler lowers the scale, and says itself when that does not help. A fixed scale would
             // be skipped for ever when it is the loss that is not finite.
             let scaler_sees_to_it = m.skipped && (m.loss.is_finite() || dynamic);
@@ -378,40 +484,50 @@ impl Walk<'_> {
                 failure = Some(self.diverged(m.step, m.loss, m.grad_norm, m.lr));
             }
         }
-        if let Some(w) = self.writer.as_mut().filter(|_| !read.is_empty()) {
+        if !read.is_empty() {
             let now = Instant::now();
             let shared_by = read.len() as f64;
-            let seconds = (now.duration_since(w.mark).as_secs_f64() / shared_by).max(1e-9);
-            w.mark = now;
+            let seconds = (now.duration_since(self.mark).as_secs_f64() / shared_by).max(1e-9);
+            self.mark = now;
             for m in read {
-                let tokens = self.feed.tokens(m.step - 1..m.step)?;
-                w.tokens += tokens;
+                let tokens = self.session.tokens(m.step - 1..m.step)?;
+                self.tokens += tokens;
                 let record = StepRecord {
                     step: m.step,
                     loss: m.loss,
                     lr: m.lr,
                     grad_norm: m.grad_norm,
-                    tokens: w.tokens,
+                    tokens: self.tokens,
                     tokens_per_s: tokens as f64 / seconds,
                     step_ms: seconds * 1e3,
                     loss_scale: m.loss_scale,
                     skipped: m.loss_scale.map(|_| m.skipped),
                     skipped_steps: m.loss_scale.map(|_| m.skipped_steps),
                 };
-                w.metrics.write(&record)?;
-                self.run.on(Event::Step(&record));
-                if let Some(t) = &mut self.times {
-                    t.step(record.step_ms);
-                    let due = self.run.reported.due(record.step, self.run.reads.steps);
-                    let line = due.then(|| t.line()).flatten();
-                    if let Some(line) = line {
-                        self.run.on(Event::Breakdown(&line));
-                    }
-                }
-                w.summary.step(&record);
+                self.last = Some(record);
+                self.record(&record)?;
             }
         }
         failure.map_or(Ok(()), Err)
+    }
+
+    /// Rank 0 writes the record of a step, and reports it.
+    fn record(&mut self, record: &StepRecord) -> Result<()> {
+        let Some(w) = &mut self.writer else {
+            return Ok(());
+        };
+        w.metrics.write(record)?;
+        self.run.on(Event::Step(record));
+        if let Some(t) = &mut self.times {
+            t.step(record.step_ms);
+            let due = self.run.reported.due(record.step, self.run.reads.steps);
+            let line = due.then(|| t.line()).flatten();
+            if let Some(line) = line {
+                self.run.on(Event::Breakdown(&line));
+            }
+        }
+        w.summary.step(record);
+        Ok(())
     }
 
     fn diverged(&self, step: u64, loss: f64, norm: f64, lr: f64) -> TrainError {
@@ -436,57 +552,45 @@ impl Walk<'_> {
         )
     }
 
-    /// Validates behind `done` steps, with the moving average of the weights too where one is kept; returns true if that loss, else the loss,
-    /// is the lowest so far. Every step has been settled.
-    fn validate(&mut self, done: u64) -> Result<bool> {
-        let Some(held_back) = self.feed.held_back() else {
-            return Ok(false);
+    /// Validates, and on rank 0 records it. Every step has been settled.
+    fn validate(&mut self) -> Result<Option<Losses>> {
+        let Some(losses) = self.session.validate()? else {
+            return Ok(None);
         };
-        let val_loss = loss_of(&mut self.trainer, &held_back)?;
-        let ema_val_loss = match self.trainer.has_ema() {
-            true => {
-                self.trainer.exchange_ema()?;
-                let loss = loss_of(&mut self.trainer, &held_back);
-                self.trainer.exchange_ema()?;
-                Some(loss?)
-            }
-            false => None,
-        };
-        let best = self.best.observe(done, ema_val_loss.unwrap_or(val_loss));
+        let (val_loss, ema_val_loss) = (losses.weights, losses.average);
+        self.mark = Instant::now();
         if let Some(w) = &mut self.writer {
             w.metrics.write(&ValRecord {
-                step: done,
+                step: self.done,
                 val_loss,
                 ema_val_loss,
             })?;
             self.run.on(Event::Validated {
-                step: done,
+                step: self.done,
                 loss: val_loss,
                 ema: ema_val_loss,
             });
             w.summary.val_loss = Some(val_loss);
             w.summary.ema_val_loss = ema_val_loss;
-            w.mark = Instant::now();
         }
-        Ok(best)
+        Ok(Some(losses))
     }
 
     /// Every rank saves its part; at the `end` there is nothing to go on with meanwhile.
-    fn checkpoint(&mut self, done: u64, end: bool) -> Result<()> {
+    fn checkpoint(&mut self, end: bool) -> Result<()> {
         if let Some(w) = &mut self.writer {
             // The records a checkpoint answers for must outlive what it outlives.
             w.metrics.sync()?;
         }
-        let mut state = resume::state(self.run, done, self.trainer.scaler_state());
+        let trainer = self.session.trainer_mut();
+        let mut state = resume::state(self.run, self.done, trainer.scaler_state());
         state["best"] = self.best.state();
         match end {
-            true => self.saves.now(&self.trainer, done, state)?,
-            false => self.saves.begin(&mut self.trainer, done, state)?,
+            true => self.saves.now(trainer, self.done, state)?,
+            false => self.saves.begin(trainer, self.done, state)?,
         }
         self.warn();
-        if let Some(w) = &mut self.writer {
-            w.mark = Instant::now();
-        }
+        self.mark = Instant::now();
         Ok(())
     }
 
@@ -500,19 +604,20 @@ impl Walk<'_> {
     /// Rank 0 saves the model of a finished run and draws the sample, the others serve it.
     fn finish(&mut self) -> Result<Option<Summary>> {
         let Some(w) = self.writer.take() else {
-            self.trainer.serve_reads()?;
+            self.session.trainer_mut().serve_reads()?;
             return Ok(None);
         };
-        self.trainer.lead();
+        self.session.trainer().lead();
         let summary = self.conclude(w);
-        self.trainer.done_reading()?;
+        self.session.trainer().done_reading()?;
         summary.map(Some)
     }
 
-    /// The checkpoint of a step, of this run or of the one that it continues.
+    /// The folder of the checkpoint of a step, of this run or of the one that it continues.
     fn checkpoint_of(&self, step: u64) -> Option<PathBuf> {
-        let folders = std::iter::once(&self.run.out).chain(&self.run.resume.from);
-        let mut places = folders.map(|f| f.join("checkpoints").join(step_dir(step)));
+        let before = self.run.resume.from.as_ref();
+        let before = before.map(|f| f.join("checkpoints").join(step_dir(step)));
+        let mut places = std::iter::once(self.run.checkpoint(step)).chain(before);
         places.find(|p| p.is_dir())
     }
 
@@ -524,8 +629,7 @@ impl Walk<'_> {
             return Ok(summary);
         }
         // The last step's checkpoint holds the model, whatever part of it lives on this rank.
-        let at = |step| self.run.out.join("checkpoints").join(step_dir(step));
-        let begun = self.saves.begun().map(at);
+        let begun = self.saves.begun().map(|step| self.run.checkpoint(step));
         let place = match self.best.kept() {
             None => begun,
             Some(step) => self.checkpoint_of(step).or_else(|| {
@@ -559,46 +663,10 @@ impl Walk<'_> {
                 top_k: g.top_k,
                 seed: g.seed.unwrap_or(self.run.job.resolved.seed),
             };
-            let (trainer, source) = (&mut self.trainer, &self.run.job.source);
+            let (trainer, source) = (self.session.trainer_mut(), &self.run.job.source);
             let text = infer::continue_text(trainer, source, tokenizer, &g.prompt, draw)?;
             summary.sample = Some(format!("{}{text}", g.prompt));
         }
         Ok(summary)
     }
-}
-
-/// Mean loss of the sequences held back, the same for every batch and layout.
-fn loss_of(trainer: &mut Trainer, held_back: &HeldBack<'_>) -> Result<f64> {
-    let mut local = vec![];
-    for turn in 0..held_back.turns() {
-        let mut sum = 0.0;
-        for m in held_back.turn(turn) {
-            sum += trainer.evaluate(&micro_batch(&m?))?;
-        }
-        local.push(sum / held_back.micro_batches() as f64);
-    }
-    local.truncate(held_back.own_turns());
-    let mean = trainer.mean_over_replicas(&local)?;
-    // Those were means over all predictions, of which some do not count. Every row kept has one that does.
-    let (counted, all) = held_back.counted()?;
-    Ok(mean * (all as f64 / counted as f64))
-}
-
-/// A micro-batch as the engine takes it.
-pub(crate) fn micro_batch(m: &Micro) -> MicroBatch<'_> {
-    MicroBatch {
-        tokens: &m.tokens,
-        targets: &m.targets,
-        lengths: &m.lengths,
-        images: &m.images,
-        first_sequence: m.first,
-    }
-}
-
-/// Sets how many predictions count in the step that follows `done` steps.
-pub(crate) fn count(feed: &Feed, trainer: &mut Trainer, done: u64) -> Result<()> {
-    if let Some((counted, all)) = feed.counted(done)? {
-        trainer.count_targets(counted, all)?;
-    }
-    Ok(())
 }

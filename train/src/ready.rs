@@ -8,6 +8,7 @@ use crate::job::open::{OpenCorpus, Opened, Reading, Reads};
 use crate::job::spec::compute_type;
 use crate::job::{Class, Job, spec};
 use crate::layout::Layout;
+use crate::model::OwnUnits;
 use crate::offload::with_offload;
 use crate::surroundings::Caches;
 use crate::train_error::{Result, TrainError};
@@ -38,7 +39,19 @@ pub fn ready(
     (open, caches): (OpenCorpus<'_>, &Caches),
     found: &mut Found,
 ) -> Option<Ready> {
-    let opened = Opened::open(config, ranks, caches, Reading::Data(open), found)?;
+    ready_with(config, ranks, host, (open, caches, None), found)
+}
+
+/// As [`ready`], with what a program makes of the model's units.
+pub fn ready_with(
+    config: &mut Config,
+    ranks: u64,
+    host: &HostServices,
+    (open, caches, own): (OpenCorpus<'_>, &Caches, Option<OwnUnits>),
+    found: &mut Found,
+) -> Option<Ready> {
+    let mut opened = Opened::open(config, ranks, caches, Reading::Data(open), found)?;
+    opened.job.source.own = own;
     let layout = layout(config, &opened.job, host, found);
     Some(Ready {
         job: opened.job,

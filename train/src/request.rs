@@ -1,17 +1,26 @@
 //! What a run is asked for beside its config: the fields that a command line or another program fills in.
 
 use crate::backend::BackendChoice;
+use crate::config_file;
 use crate::events::Events;
+use crate::model::OwnUnits;
 use crate::ranks::Ranks;
 use crate::surroundings::Surroundings;
+use crate::train_error::{Result, TrainError};
+use crossweave_config::Config;
+use crossweave_data::DataSource;
+use serde_json::json;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A run as it is asked for.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The file of the config.
+    /// The file of the config, or its name where `text` holds it.
     pub config: PathBuf,
+    /// The config itself, where no file holds it.
+    pub text: Option<String>,
     /// Keys that are laid over it: `key.path=value`.
     pub sets: Vec<String>,
     /// Ranks of the job, or of this process by back end. `None`: `mesh.dp`, else one.
@@ -32,7 +41,86 @@ pub struct Request {
     pub around: Surroundings,
     /// Who watches.
     pub events: Arc<dyn Events>,
+    /// What the program hands in beside the config.
+    pub given: Given,
 }
+
+/// What a program hands in beside a config.
+#[derive(Clone, Default)]
+pub struct Given {
+    /// Rows to train on, in place of the config's.
+    pub rows: Option<Arc<dyn DataSource>>,
+    /// What becomes of the units that the config declares.
+    pub units: Option<OwnUnits>,
+}
+
+impl std::fmt::Debug for Given {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Given")
+            .field("rows", &self.rows.is_some())
+            .field("units", &self.units.is_some())
+            .finish()
+    }
+}
+
+impl Request {
+    /// A run of the config in a file, by itself: on as many ranks as the config says, of the back end that it names.
+    pub fn new(config: PathBuf, around: Surroundings, events: Arc<dyn Events>) -> Request {
+        Request {
+            config,
+            text: None,
+            sets: vec![],
+            ranks: None,
+            backend: BackendChoice::default(),
+            steps: None,
+            out: None,
+            resume: None,
+            trace: None,
+            lines: Lines::Configured,
+            around,
+            events,
+            given: Given::default(),
+        }
+    }
+
+    /// The config, with what is laid over it.
+    ///
+    /// # Errors
+    /// A file that cannot be read; everything that is wrong in it; a model that is not in the cache; rows whose source panics.
+    pub fn load(&self) -> Result<Config> {
+        let caches = &self.around.caches;
+        let mut config = match &self.text {
+            Some(text) => {
+                config_file::of_text(&self.config.display().to_string(), text, &self.sets, caches)?
+            }
+            None => config_file::load(&self.config, &self.sets, caches)?,
+        };
+        if let Some(rows) = &self.given.rows {
+            // What the config says of data is of other data.
+            let seq_len = catch_unwind(AssertUnwindSafe(|| rows.seq_len()));
+            let seq_len = seq_len.map_err(|_| {
+                TrainError::refused("the data source panicked over its sizes", "mend it")
+            })?;
+            let data = json!({"train": {"indexed": OF_PROGRAM}, "seq_len": seq_len});
+            config.set("data", &data.to_string())?;
+        }
+        if let Some(steps) = self.steps {
+            // The command line counts, whichever way the file says how long the run is.
+            if config.settings.run.epochs.is_some() {
+                config.set("run.epochs", "null")?;
+            }
+            config.set("run.steps", &steps.to_string())?;
+        }
+        if let Some(name) = &self.backend.name {
+            let text = serde_json::Value::from(name.as_str()).to_string();
+            config.set("run.backend", &text)?;
+        }
+        Ok(config)
+    }
+}
+
+/// What a run's record has in the place of a file, where the program hands in the rows.
+const OF_PROGRAM: &str = "(rows of the program)";
 
 /// Which steps are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

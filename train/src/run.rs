@@ -7,17 +7,21 @@ use crate::events::{Closing, Event, Events};
 use crate::gate::Shared;
 use crate::offload::with_offload;
 use crate::processes::Processes;
+use crate::rank::{Answer, Order};
 use crate::request::Request;
 use crate::save::RankEnd;
 use crate::setup::{self, Run};
-use crate::train_error::{Result, TrainError};
-use crate::{flight, record, save, shared_layers, threads};
+use crate::summary::Summary;
+use crate::threads::Threads;
+use crate::train_error::{Result, STOPPED, TrainError};
+use crate::{flight, record, save, shared_layers};
 use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
 use crossweave_hal::CheckerState;
 use crossweave_mesh::JobStore;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 /// Trains as it is asked for.
@@ -39,99 +43,166 @@ pub fn run(request: &Request) -> Result<()> {
 
 /// Runs the ranks of this process.
 fn run_here(request: &Request, processes: Option<&Processes>) -> Result<()> {
-    let mut run = setup::prepare(request, processes, true)?;
-    if let Some(p) = processes {
-        p.agree(&run.out, &run.job.resolved)?;
-        run.rendezvous(p)?;
+    let mut job = Started::begin(request, processes)?;
+    job.threads.order(&Order::Steps);
+    let out = job.run.out.clone();
+    match job.end(processes)? {
+        Some(Summary {
+            steps,
+            stopped: true,
+            ..
+        }) => Err(TrainError::Stopped { step: steps, out }),
+        _ => Ok(()),
     }
-    shared_layers::check(&run)?;
-    let run = Arc::new(run.balance(processes)?);
-    let first = processes.is_none_or(Processes::first);
-    if first {
-        flight::clear(&run.out);
-    }
-    let stop = request.events.start(first)?;
-    let shared = Arc::new(Shared::new(stop, processes.map(|p| p.store.clone())));
-    if let Some(p) = processes {
-        let shared = shared.clone();
-        let flights = Flights::of(&run, Some(p));
-        p.watch(move |e| {
-            // At once: a launcher may end this process before its ranks have stopped.
-            flights.write(&e);
-            shared.fail(e);
-        });
-        p.compare(run.job.resolved.settings.run.comm_timeout_s);
-    }
-    let voice = processes.map(Processes::voice);
-    let ends = threads::run(&run, &shared, voice.as_ref());
-    if let Some(first) = shared.first_error() {
-        Flights::of(&run, processes).write(&first);
-        if let Some(t) = &run.trace {
-            // The failure is what is to be reported; the parts stay where the trace cannot be put together.
-            let _ = t.merge(run.job.ranks, false);
+}
+
+/// A job whose ranks of this process are at work.
+pub struct Started {
+    /// What the ranks share.
+    pub run: Arc<Run>,
+    shared: Arc<Shared>,
+    threads: Threads,
+    /// By which the run is asked to stop after its step.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Started {
+    /// Prepares a job, meets its other processes and starts the ranks of this one.
+    ///
+    /// # Errors
+    /// Whatever is wrong with config, data, model, back end or output folder; a process that has failed.
+    pub fn begin(request: &Request, processes: Option<&Processes>) -> Result<Started> {
+        let mut run = setup::prepare(request, processes, true)?;
+        if let Some(p) = processes {
+            p.agree(&run.out, &run.job.resolved)?;
+            run.rendezvous(p)?;
         }
-        run.release();
-        return Err(first);
-    }
-    let mut ledgers = vec![];
-    let mut summary = None;
-    for end in ends {
-        for what in &end.idle {
-            run.on(Event::Warning(what));
+        shared_layers::check(&run)?;
+        let run = Arc::new(run.balance(processes)?);
+        let first = processes.is_none_or(Processes::first);
+        if first {
+            flight::clear(&run.out);
         }
-        ledgers.push(RankEnd {
-            ledger: end.ledger,
-            time: end.time,
-        });
-        summary = summary.or(end.summary);
-    }
-    if let Some(p) = processes {
-        ledgers = exchange(p, &ledgers)?;
-        if !p.first() {
-            return p.done(0);
-        }
-    }
-    if let Some(t) = &run.trace {
-        // Every rank has ended: it has sent its ledger.
-        t.merge(run.job.ranks, true)?;
-    }
-    ledgers.sort_by_key(|l| l.ledger.rank);
-    save::write_ledgers(&run, &ledgers)?;
-    if let Some(s) = &summary {
-        record::end(&run, s.stopped, s.busy())?;
-    }
-    let ledgers: Vec<RankLedger> = ledgers.into_iter().map(|e| e.ledger).collect();
-    if run.job.resolved.settings.run.tensorboard {
-        run.check_claim()?;
-        crossweave_report::events(&run.out)?;
-    }
-    let mut end = Ok(());
-    if let Some(summary) = &summary {
-        if run.reported.every.is_some() {
-            run.on(Event::Closed(&Closing {
-                summary,
-                steps: run.reads.steps,
-                job: &run.job,
-                division: &run.layout.division,
-                spec: with_offload(run.rank_spec(0), &run.job.resolved),
-                dry: run.layout.dry(0),
-                ledgers: &ledgers,
-                computes: &run.computes,
-                out: &run.out,
-                has_model: !summary.stopped && !run.local_ranks.has_null(),
-            }));
-        }
-        if summary.stopped {
-            end = Err(TrainError::Stopped {
-                step: summary.steps,
-                out: run.out.clone(),
+        let stop = request.events.start(first)?;
+        let store = processes.map(|p| p.store.clone());
+        let shared = Arc::new(Shared::new(stop.clone(), store));
+        if let Some(p) = processes {
+            let shared = shared.clone();
+            let flights = Flights::of(&run, Some(p));
+            p.watch(move |e| {
+                // At once: a launcher may end this process before its ranks have stopped.
+                flights.write(&e);
+                shared.fail(e);
             });
+            p.compare(run.job.resolved.settings.run.comm_timeout_s);
+        }
+        let voice = processes.map(Processes::voice);
+        let threads = Threads::start(&run, &shared, voice.as_ref());
+        Ok(Started {
+            run,
+            shared,
+            threads,
+            stop,
+        })
+    }
+
+    /// Asks all ranks for the same: the answer of the first of this process.
+    ///
+    /// # Errors
+    /// The first failure of a rank. All have ended then.
+    pub fn ask(&mut self, order: &Order, processes: Option<&Processes>) -> Result<Answer> {
+        match self.threads.ask(order) {
+            Some(answer) => Ok(answer),
+            None => Err(self.failure(processes).unwrap_or_else(|| {
+                TrainError::refused("a rank has ended before its time", "please report it")
+            })),
         }
     }
-    if let Some(p) = processes {
-        p.done(end.as_ref().map_or_else(TrainError::exit_code, |()| 0))?;
+
+    /// The failure that has ended the ranks, if one has, once its records are written.
+    fn failure(&self, processes: Option<&Processes>) -> Option<TrainError> {
+        let first = self.shared.first_error()?;
+        Flights::of(&self.run, processes).write(&first);
+        if let Some(t) = &self.run.trace {
+            // The failure is what is to be reported; the parts stay where the trace cannot be put together.
+            let _ = t.merge(self.run.job.ranks, false);
+        }
+        self.run.release();
+        Some(first)
     }
-    end
+
+    /// Ends the run when all that was asked for is done, and writes what it has come to. The summary is that of the process of rank 0.
+    ///
+    /// # Errors
+    /// The first failure of a rank; a file that cannot be written. On processes but the first: a run that was asked to stop, and has.
+    pub fn end(mut self, processes: Option<&Processes>) -> Result<Option<Summary>> {
+        self.threads.order(&Order::End);
+        let ends = self.threads.wait();
+        if let Some(first) = self.failure(processes) {
+            return Err(first);
+        }
+        let run = &self.run;
+        let mut ledgers = vec![];
+        let mut summary = None;
+        for end in ends {
+            for what in &end.idle {
+                run.on(Event::Warning(what));
+            }
+            ledgers.push(RankEnd {
+                ledger: end.ledger,
+                time: end.time,
+            });
+            summary = summary.or(end.summary);
+        }
+        if let Some(p) = processes {
+            ledgers = exchange(p, &ledgers)?;
+            if !p.first() {
+                p.done(0)?;
+                return Ok(None);
+            }
+        }
+        if let Some(t) = &run.trace {
+            // Every rank has ended: it has sent its ledger.
+            t.merge(run.job.ranks, true)?;
+        }
+        ledgers.sort_by_key(|l| l.ledger.rank);
+        save::write_ledgers(run, &ledgers)?;
+        if let Some(s) = &summary {
+            record::end(run, s.stopped, s.busy())?;
+        }
+        let ledgers: Vec<RankLedger> = ledgers.into_iter().map(|e| e.ledger).collect();
+        if run.job.resolved.settings.run.tensorboard {
+            run.check_claim()?;
+            crossweave_report::events(&run.out)?;
+        }
+        if let Some(summary) = &summary {
+            close(run, summary, &ledgers);
+        }
+        if let Some(p) = processes {
+            let stopped = summary.as_ref().is_some_and(|s| s.stopped);
+            p.done(if stopped { STOPPED } else { 0 })?;
+        }
+        Ok(summary)
+    }
+}
+
+/// Reports what a run has come to, where steps are reported.
+fn close(run: &Run, summary: &Summary, ledgers: &[RankLedger]) {
+    if run.reported.every.is_none() {
+        return;
+    }
+    run.on(Event::Closed(&Closing {
+        summary,
+        steps: run.reads.steps,
+        job: &run.job,
+        division: &run.layout.division,
+        spec: with_offload(run.rank_spec(0), &run.job.resolved),
+        dry: run.layout.dry(0),
+        ledgers,
+        computes: &run.computes,
+        out: &run.out,
+        has_model: !summary.stopped && !run.local_ranks.has_null(),
+    }));
 }
 
 /// Leaves what the ranks asked of each other last, for `crossweave flight`: each process its own, and what others could not.

@@ -16,13 +16,15 @@ use crate::ready::{self, Ready};
 use crate::record::Origin;
 use crate::request::Request;
 use crate::resume::{self, Resume};
+use crate::session::Session;
+use crate::source;
 use crate::trace::TraceSpec;
 use crate::train_error::{Result, TrainError};
-use crate::{config_file, source};
+use crossweave_checkpoint::step_dir;
 use crossweave_claim::Claim;
 use crossweave_config::{Balance, Config, Data, Problem, ReduceOrder, Resolved};
 use crossweave_data::{DataSpec, Remark};
-use crossweave_engine::{Links, RankSpec};
+use crossweave_engine::{Devices, Links, RankSpec};
 use crossweave_hal::abi::{
     CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout as TensorLayout, op,
 };
@@ -85,18 +87,7 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
         None => None,
     };
     let caches = &args.around.caches;
-    let mut config = config_file::load(&args.config, &args.sets, caches)?;
-    if let Some(steps) = args.steps {
-        // The command line counts, whichever way the file says how long the run is.
-        if config.settings.run.epochs.is_some() {
-            config.set("run.epochs", "null")?;
-        }
-        config.set("run.steps", &steps.to_string())?;
-    }
-    if let Some(name) = &args.backend.name {
-        let text = serde_json::Value::from(name.as_str()).to_string();
-        config.set("run.backend", &text)?;
-    }
+    let mut config = args.load()?;
     // Before the program fills anything in.
     let origin = Origin::of(&config, processes, &args.around.command);
     let asked = processes.map(|p| p.process_map.world());
@@ -137,10 +128,20 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
 
     let cache = |data: &Data| source::cache_dir(data, &folder.path, caches);
     let progress = args.events.corpus();
-    let open =
-        |spec: &DataSpec, data: &Data| Ok(Some(source::open(spec, &cache(data), &*progress)?));
+    let open = |spec: &DataSpec, data: &Data| {
+        Ok(Some(match &args.given.rows {
+            Some(rows) => crossweave_data::of_rows(spec, rows.clone())?,
+            None => source::open(spec, &cache(data), &*progress)?,
+        }))
+    };
     let mut found = Found::default();
-    let ready = ready::ready(&mut config, count, &host, (&open, caches), &mut found);
+    let ready = ready::ready_with(
+        &mut config,
+        count,
+        &host,
+        (&open, caches, args.given.units.clone()),
+        &mut found,
+    );
     found.end()?;
     // Where there is no fault there is a job, whose text was read.
     let ready =
@@ -424,6 +425,29 @@ impl Run {
             &self.layout.division,
             self.job.place(rank),
         )
+    }
+
+    /// A rank on its devices, to be given its values.
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub fn session(&self, rank: u32, devices: Devices, links: Links<'_>) -> Result<Session<'_>> {
+        let layout = &self.layout;
+        let (place, dry) = (self.job.place(rank), layout.dry(rank));
+        let feed = self.feed(rank);
+        Session::new(
+            &self.job,
+            (&layout.division, dry),
+            place,
+            feed,
+            devices,
+            links,
+        )
+    }
+
+    /// The folder of the checkpoint behind so many steps.
+    pub fn checkpoint(&self, steps: u64) -> PathBuf {
+        self.out.join("checkpoints").join(step_dir(steps))
     }
 
     /// `config.json` of the trained model.

@@ -46,6 +46,22 @@ pub enum TrainError {
         /// The run's folder.
         out: PathBuf,
     },
+    /// A row of the program that a rank was to train on.
+    #[error("rank {rank}, {source}")]
+    Row {
+        /// The rank.
+        rank: u32,
+        /// What is wrong with it.
+        source: Box<DataError>,
+    },
+    /// A trainer is asked for more after it has failed.
+    #[error("the trainer has failed {}: {first}", moment(*step))]
+    Failed {
+        /// The step in which it has, from 1; 0 before the first.
+        step: u64,
+        /// Why.
+        first: String,
+    },
     /// Some of this process's ranks.
     #[error("{whom}: {source}")]
     Of {
@@ -79,6 +95,9 @@ pub enum TrainError {
         code: u8,
     },
 }
+
+/// What shells report for a process that ended on an interrupt.
+pub const STOPPED: u8 = 130;
 
 /// What to do about memory that a device does not have.
 const ROOM: &str = "; fix: keep less there with a smaller train_micro_batch_size_per_gpu, model.recompute, a higher zero_optimization.stage, \
@@ -235,8 +254,7 @@ impl TrainError {
     /// The exit status of a process that ends by this, on which the processes of a job agree.
     pub fn exit_code(&self) -> u8 {
         match self {
-            // What shells report for a process that ended on an interrupt.
-            TrainError::Stopped { .. } => 130,
+            TrainError::Stopped { .. } => STOPPED,
             TrainError::Elsewhere { code } => *code,
             TrainError::OnRank { source, .. } => source.exit_code(),
             _ => 1,
@@ -261,6 +279,8 @@ impl TrainError {
             },
             TrainError::Report(_) => ErrorCode::Io,
             TrainError::Stopped { .. } => ErrorCode::Stopped,
+            TrainError::Row { .. } => ErrorCode::Data,
+            TrainError::Failed { .. } => ErrorCode::Failed,
             TrainError::Of { source, .. } | TrainError::OnRank { source, .. } => source.code(),
             TrainError::Peer { .. } | TrainError::Elsewhere { .. } => ErrorCode::Peer,
         }
@@ -278,7 +298,7 @@ impl TrainError {
     /// The rank of the job that failed; of another process's several the first.
     pub fn rank(&self) -> Option<u32> {
         match self {
-            TrainError::OnRank { rank, .. } => Some(*rank),
+            TrainError::Row { rank, .. } | TrainError::OnRank { rank, .. } => Some(*rank),
             TrainError::Of { source, .. } => source.rank(),
             TrainError::Peer { failure, .. } => Some(failure.ranks.start),
             TrainError::Job(e) => e.rank(),
@@ -290,7 +310,7 @@ impl TrainError {
     /// The optimizer step that failed, or up to which all is done where the run was asked to stop.
     pub fn step(&self) -> Option<u64> {
         match self {
-            TrainError::Stopped { step, .. } => Some(*step),
+            TrainError::Stopped { step, .. } | TrainError::Failed { step, .. } => Some(*step),
             TrainError::Of { source, .. } | TrainError::OnRank { source, .. } => source.step(),
             TrainError::Job(e) => e.step(),
             TrainError::Engine(e) => e.step(),
@@ -314,6 +334,14 @@ impl Placeable for TrainError {
             TrainError::Job(e) => e.problems().map_err(TrainError::Job),
             e => Err(e),
         }
+    }
+}
+
+/// When a trainer has failed.
+fn moment(step: u64) -> String {
+    match step {
+        0 => "before its first step".to_string(),
+        n => format!("in step {n}"),
     }
 }
 

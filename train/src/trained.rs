@@ -112,6 +112,7 @@ fn of_checkpoint_alone(checkpoint: Checkpoint, caches: &Caches) -> Result<Source
         adapter: None,
         fingerprint: None,
         teacher: None,
+        own: None,
     })
 }
 

@@ -50,7 +50,7 @@ pub const CIRCLES: &[Entry] = &[
 /// Code lines of crates.
 #[rustfmt::skip]
 pub const CRATE_LINES: &[Entry] = &[
-    Entry { place: "crossweave", ceiling: 11900, why: "a job on its devices, its ranks and processes, its folder, record, checkpoints and trace, the models that come of it, and what plans, explains and predicts it" },
+    Entry { place: "crossweave", ceiling: 12900, why: "a job on its devices, its ranks and processes, its folder, record, checkpoints and trace, the models that come of it, what programs call, and what plans, explains and predicts it" },
     Entry { place: "crossweave-backend-ascend", ceiling: 3300, why: "a run time, operators, fused ones among them, and collectives of one vendor, each declared by hand" },
     Entry { place: "crossweave-backend-cpu", ceiling: 12000, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3250, why: "every collective with its checks, which the CPU back end repeats" },
@@ -124,6 +124,7 @@ pub const METHODS: &[Entry] = &[
     Entry { place: "jinja/src/vm.rs: Vm", ceiling: 42, why: "one method for each statement and each kind of expression" },
     Entry { place: "plan/src/laws.rs: State", ceiling: 43, why: "one method for each kind of step" },
     Entry { place: "tensor/src/cx.rs: Cx", ceiling: 46, why: "one method for each op that a block may record" },
+    Entry { place: "train/src/trainer.rs: Trainer", ceiling: 29, why: "one method for each thing that a program describes, asks of a run, or asks for" },
 ];
 
 /// Fields of large structs that a part of the crate sees.

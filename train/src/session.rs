@@ -1,0 +1,212 @@
+//! One rank of a job: what it trains with and what it reads. A session starts no thread and knows no folder; who drives it asks for each step
+//! and takes what comes of it.
+
+use crate::job::{Division, Feed, HeldBack, Job, Micro, spec};
+use crate::offload::with_offload;
+use crate::start;
+use crate::train_error::Result;
+use crossweave_checkpoint::Checkpoint;
+use crossweave_engine::{self as engine, Devices, Dry, Links, MicroBatch, StepMetrics, Trainer};
+use crossweave_mesh::{Faults, Place};
+use std::ops::Range;
+
+/// One rank of a job.
+pub struct Session<'a> {
+    job: &'a Job,
+    feed: Feed,
+    trainer: Trainer,
+    /// Steps enqueued whose figures have not been read.
+    in_flight: u32,
+}
+
+/// Mean losses of the sequences held back, in nats per token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Losses {
+    /// With the weights.
+    pub weights: f64,
+    /// With their moving average, where one is kept.
+    pub average: Option<f64>,
+}
+
+impl Losses {
+    /// The one by which the best of a run is chosen: with the moving average where one is kept.
+    pub fn judged(&self) -> f64 {
+        self.average.unwrap_or(self.weights)
+    }
+}
+
+/// The values that a rank starts from.
+pub enum Start<'a> {
+    /// Those that the config names: drawn, a model folder's, an adapter's.
+    Fresh,
+    /// Those of a checkpoint, with the state of its optimizer.
+    From(&'a Checkpoint),
+}
+
+impl<'a> Session<'a> {
+    /// The rank at `place`, on its devices and with its groups joined; it has no values yet. `dry` is what the dry run of its class found.
+    ///
+    /// # Errors
+    /// A step that cannot be planned; memory, streams or groups that cannot be had.
+    pub fn new(
+        job: &'a Job,
+        (division, dry): (&Division, &Dry),
+        place: Place,
+        feed: Feed,
+        devices: Devices,
+        links: Links<'_>,
+    ) -> Result<Session<'a>> {
+        let spec = with_offload(spec(job, division, place), &job.resolved);
+        let units = job.units(&place)?;
+        let lowered = engine::prepare(&devices.compute, &spec, &units, dry)?;
+        let mut trainer = Trainer::new(devices, lowered, units, links)?;
+        let (keys, schedule) = (&job.resolved.settings.run, job.resolved.schedule);
+        if keys.find_nan {
+            trainer.find_nonfinite();
+        }
+        trainer.schedule_betas(move |updates| schedule.betas(updates));
+        if keys.check == "values" {
+            trainer.check_values();
+        }
+        Ok(Session {
+            job,
+            feed,
+            trainer,
+            in_flight: 0,
+        })
+    }
+
+    /// From now on `faults` strike its collectives.
+    pub fn inject(&mut self, faults: Faults) {
+        self.trainer.inject(faults);
+    }
+
+    /// Gives the rank its starting values. All ranks of the job do this at the same point.
+    ///
+    /// # Errors
+    /// A tensor that is missing, damaged or of another shape; the device.
+    pub fn start(&mut self, from: Start<'_>) -> Result<()> {
+        match from {
+            Start::Fresh => start::start(&self.job.source, &mut self.trainer),
+            Start::From(checkpoint) => {
+                start::start_base(&self.job.source, &mut self.trainer)?;
+                start::restore(&mut self.trainer, checkpoint)
+            }
+        }
+    }
+
+    /// The micro-batches of the step that follows `done` steps.
+    ///
+    /// # Errors
+    /// Rows that cannot be read.
+    pub fn read(&self, done: u64) -> Result<Vec<Micro>> {
+        Ok(self.feed.step(done)?)
+    }
+
+    /// Tokens that are trained on in `steps`, counted from 0, over all ranks; what rows are filled up with is none.
+    ///
+    /// # Errors
+    /// Rows that cannot be read.
+    pub fn tokens(&self, steps: Range<u64>) -> Result<u64> {
+        Ok(self.feed.tokens(steps)?)
+    }
+
+    /// Enqueues the step that follows `done` steps, on the micro-batches that [`Session::read`] gave for it.
+    ///
+    /// # Errors
+    /// Labels that cannot be read; the device; another rank's failure.
+    pub fn enqueue(&mut self, done: u64, read: &[Micro]) -> Result<()> {
+        let batches: Vec<MicroBatch<'_>> = read.iter().map(micro_batch).collect();
+        if let Some((counted, all)) = self.feed.counted(done)? {
+            self.trainer.count_targets(counted, all)?;
+        }
+        // Of the updates made, not of the steps: a step skipped by the loss scaler does not move the schedule.
+        let schedule = &self.job.resolved.schedule;
+        self.trainer
+            .step_at(&batches, &|updates| schedule.lr(updates))?;
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Steps enqueued whose figures have not been read.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// The figures of the oldest step in flight, which is waited for; none where no step is.
+    ///
+    /// # Errors
+    /// The device; another rank's failure.
+    pub fn figures(&mut self) -> Result<Option<StepMetrics>> {
+        let figures = self.trainer.metrics()?;
+        self.in_flight -= u32::from(figures.is_some());
+        Ok(figures)
+    }
+
+    /// The loss of a micro-batch, without a step.
+    ///
+    /// # Errors
+    /// The device; another rank's failure.
+    pub fn evaluate(&mut self, m: &Micro) -> Result<f64> {
+        Ok(self.trainer.evaluate(&micro_batch(m))?)
+    }
+
+    /// Mean losses of the sequences held back, the same for every batch and layout; none where none are. Every step has been waited for.
+    ///
+    /// # Errors
+    /// Rows that cannot be read; the device; another rank's failure.
+    pub fn validate(&mut self) -> Result<Option<Losses>> {
+        let Some(held_back) = self.feed.held_back() else {
+            return Ok(None);
+        };
+        let weights = loss_of(&mut self.trainer, &held_back)?;
+        let average = match self.trainer.has_ema() {
+            true => {
+                self.trainer.exchange_ema()?;
+                let loss = loss_of(&mut self.trainer, &held_back);
+                self.trainer.exchange_ema()?;
+                Some(loss?)
+            }
+            false => None,
+        };
+        Ok(Some(Losses { weights, average }))
+    }
+
+    /// What walks its steps and holds its state.
+    pub fn trainer(&self) -> &Trainer {
+        &self.trainer
+    }
+
+    /// The same, to be changed.
+    pub fn trainer_mut(&mut self) -> &mut Trainer {
+        &mut self.trainer
+    }
+}
+
+/// Mean loss of the sequences held back, the same for every batch and layout.
+fn loss_of(trainer: &mut Trainer, held_back: &HeldBack<'_>) -> Result<f64> {
+    let mut local = vec![];
+    for turn in 0..held_back.turns() {
+        let mut sum = 0.0;
+        for m in held_back.turn(turn) {
+            sum += trainer.evaluate(&micro_batch(&m?))?;
+        }
+        local.push(sum / held_back.micro_batches() as f64);
+    }
+    local.truncate(held_back.own_turns());
+    let mean = trainer.mean_over_replicas(&local)?;
+    // Those were means over all predictions, of which some do not count. Every row kept has one that does.
+    let (counted, all) = held_back.counted()?;
+    Ok(mean * (all as f64 / counted as f64))
+}
+
+/// A micro-batch as the engine takes it.
+fn micro_batch(m: &Micro) -> MicroBatch<'_> {
+    MicroBatch {
+        tokens: &m.tokens,
+        targets: &m.targets,
+        lengths: &m.lengths,
+        images: &m.images,
+        first_sequence: m.first,
+    }
+}
