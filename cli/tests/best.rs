@@ -35,7 +35,7 @@ const BASE: [&str; 4] = [
 fn the_best_checkpoint_stays_and_a_run_that_gets_no_better_ends() {
     let s = Scratch::new();
     // A rate at which it soon gets no better.
-    let wild = ["scheduler=null", "optimizer.params.lr=0.5"];
+    let wild = ["scheduler=null", "optimizer.params.lr=20"];
     train(&s, "whole", "1", &[&BASE[..], &wild].concat());
     let all = validations(&s.path("whole"), "val_loss");
     assert_eq!(all.len(), 6);

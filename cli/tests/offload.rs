@@ -253,6 +253,42 @@ fn a_run_killed_with_its_state_in_files_resumes_to_the_same_bits() {
     assert_eq!(std::fs::read_dir(s.path("swap")).unwrap().count(), 0);
 }
 
+/// A rank dies at the reduction of one of four micro-batches, when a part of its step's sums is in the tier: nothing of them goes on, and
+/// the run that resumes has the bits of the one that nothing struck.
+#[test]
+fn a_run_that_ends_between_micro_batches_resumes_to_the_same_bits() {
+    let s = Scratch::new();
+    let tiers: [(&str, &[&str]); 2] = [("cpu", &[HOST]), ("nvme", &[NVME, FOLDER])];
+    for (tier, sets) in tiers {
+        let sets = [&["zero_optimization.stage=2"], sets].concat();
+        s.ok(&train(tier, &sets));
+        let ledger = std::fs::read(s.path(tier).join("ledger.json")).unwrap();
+        let ledger: serde_json::Value = serde_json::from_slice(&ledger).unwrap();
+        let all = ledger["ranks"][0]["collectives"].as_array().unwrap();
+        let reductions = all.iter().filter(|c| c["kind"] == "reduce_scatter");
+        let calls = reductions.map(|c| c["calls"].as_u64().unwrap());
+        let each = calls.sum::<u64>() / 6;
+        assert!(
+            each >= 4 && each % 4 == 0,
+            "for each of four micro-batches: {each}"
+        );
+        for call in [1, each / 4 + 1, each / 2 + 1, each] {
+            let out = format!("{tier}-{call}");
+            let fault = format!(
+                r#"faults=[{{"rank": 1, "kind": "kill", "step": 5, "op": "reduce_scatter", "call": {call}}}]"#
+            );
+            let args = train(&out, &[&sets[..], &[&fault]].concat());
+            let said = s.run(&args);
+            let said = String::from_utf8_lossy(&said.stderr).into_owned();
+            assert!(said.contains("was killed on purpose"), "{said}");
+            s.ok(&["train", "config.json", "--ranks", "2", "--resume", &out]);
+            same(&s.path(tier), &s.path(&out));
+        }
+    }
+    let left = std::fs::read_dir(s.path("swap")).unwrap().count();
+    assert_eq!(left, 0, "swap is left");
+}
+
 #[test]
 fn offload_that_cannot_be_is_a_sentence() {
     let s = Scratch::new();

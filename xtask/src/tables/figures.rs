@@ -61,7 +61,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-collectives", ceiling: 4250, why: "compositions, plans and their verification for every collective" },
     Entry { place: "crossweave-config", ceiling: 8700, why: "one row of tables for each key of the config, with checks and docs" },
     Entry { place: "crossweave-conform", ceiling: 18750, why: "one case for each duty of a plugin, and the references in double precision" },
-    Entry { place: "crossweave-data", ceiling: 9250, why: "every form in which people keep corpora and examples, rows told by content, pairs of texts too, which tokens of a conversation count, and what keeps a hostile one from filling the memory" },
+    Entry { place: "crossweave-data", ceiling: 9350, why: "every form in which people keep corpora and examples, rows told by content, pairs of texts too, which tokens of a conversation count, and what keeps a hostile one from filling the memory" },
     Entry { place: "crossweave-engine", ceiling: 3520, why: "the walk, blocks, what a rank is set up on, set-up, evaluation over ranks and stages, and what a run is watched by" },
     Entry { place: "crossweave-family", ceiling: 5300, why: "one file of at most 120 lines for each family, which models can be cut over ranks, and the table of what every class of transformers reads" },
     Entry { place: "crossweave-gpu", ceiling: 4800, why: "all that back ends of GPUs have in common, products by cuBLASLt's interface and collectives by NCCL's included" },
