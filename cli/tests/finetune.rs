@@ -207,7 +207,6 @@ fn packed_examples_are_learnt_alike_on_any_layout() {
     let said = train(&s, "one", &[]);
     for part in [
         "data.train: 47 examples are packed into 24 rows of 16 tokens, which are 71.8 % full (data.pack)",
-        "data.validation: 10 examples are packed into 5 rows of 16 tokens",
         "1 of 48 examples have more than 17 tokens and are cut there",
         "validation: 5 of 5 sequences",
         "run.epochs 4: 12 steps of 8 samples",

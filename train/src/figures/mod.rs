@@ -44,7 +44,7 @@ mod tests {
     fn config(sets: &[(&str, &str)]) -> Config {
         let text = json!({
             "model": {"family": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 16},
-            "data": {"train": {"files": ["none.txt"]}, "tokenizer": "bytes"},
+            "data": {"train": "none.txt", "tokenizer": "bytes"},
             "run": {"steps": 1, "backend": "cpu"},
             "train_micro_batch_size_per_gpu": 2,
             "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
