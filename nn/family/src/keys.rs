@@ -515,8 +515,10 @@ impl Config {
             return Ok(None);
         };
         let at = if id < 0 { id + vocab as i64 } else { id };
+        // Where the model does not say how many there are, the tokenizer will.
+        let open = self.get("vocab_size").is_none();
         match u64::try_from(at) {
-            Ok(at) if at < vocab => Ok(Some(at)),
+            Ok(at) if at < vocab || open => Ok(Some(at)),
             _ => bad(
                 key,
                 format!("{id} is no token of the {vocab} of vocab_size; null = none"),

@@ -66,9 +66,7 @@ pub fn encoder(c: &Config, base: &'static str, prefixes: [&'static str; 2]) -> R
     let attention = Attention {
         qkv: Qkv::Separate(names.map(|n| linear(n, true))),
         out: linear("attention.output.dense", true),
-        heads,
-        kv_heads: heads,
-        head_dim,
+        heads, head_dim, kv_heads: heads,
         dropout: c.num("attention_probs_dropout_prob")?,
         ..Attention::default()
     };
@@ -81,10 +79,7 @@ pub fn encoder(c: &Config, base: &'static str, prefixes: [&'static str; 2]) -> R
     let around = ["attention.output.LayerNorm", "output.LayerNorm"].map(|n| Around::sum(Norm::layer(n, eps)));
     let layer = Layer { dropout, ..Layer::of((around[0], attention), (around[1], mlp)) };
     Ok(Model {
-        vocab,
-        positions,
-        width,
-        base,
+        vocab, positions, width, base,
         stack: Stack {
             embed: Embed {
                 prefix: prefixes[0],
@@ -99,8 +94,7 @@ pub fn encoder(c: &Config, base: &'static str, prefixes: [&'static str; 2]) -> R
             prefix: prefixes[1],
             layers: vec![layer; c.int("num_hidden_layers")? as usize],
         },
-        decoder: None,
-        vision: None,
+        decoder: None, vision: None,
         head: Head::default(),
         init: Init { std, residual: std },
     })
@@ -118,8 +112,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
                 norm: Norm::layer("cls.predictions.transform.LayerNorm", eps),
             }),
             lm: "cls.predictions.decoder",
-            tied: true,
-            bias: Some("cls.predictions.bias"),
+            tied: true, bias: Some("cls.predictions.bias"),
             pair: c.is_class(BOTH_HEADS).then_some(pair),
             ..Head::default()
         };

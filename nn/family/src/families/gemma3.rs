@@ -28,7 +28,7 @@ pub const FAMILY: Family = Family {
     roles: Roles { act: "hidden_activation", ..ROLES },
     preset,
     build: |c| gemma2::model(c, |i, l| layer(c, i, l)),
-    nested,
+    nested: |out, p| by_kind(out, p, "rope_local_base_freq"),
     export,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
@@ -73,13 +73,6 @@ fn layer(c: &Config, i: u64, l: &mut Layer) -> Result<(), ConfigError> {
         l.attention.1.positions = Positions::Rotary(Rotary::plain(theta, c.head_dim()?));
     }
     Ok(())
-}
-
-fn nested(
-    out: Map<String, Value>,
-    p: Map<String, Value>,
-) -> Result<Map<String, Value>, ConfigError> {
-    by_kind(out, p, "rope_local_base_freq")
 }
 
 /// 5.x keeps the rotary settings of both kinds of layers in `rope_parameters`: the base of those with a window is the key `base`.
