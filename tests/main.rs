@@ -11,6 +11,7 @@ mod tests {
     mod explore;
     mod fallbacks;
     mod hal;
+    mod linker;
     mod mpi;
     mod optimizers;
     mod pipeline_plans;
