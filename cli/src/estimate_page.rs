@@ -9,7 +9,7 @@ use crossweave_words::Size;
 use serde_json::json;
 use std::fmt::{Result, Write};
 
-/// The page.
+/// Writes the page of an estimate.
 pub fn page(e: &Estimate) -> String {
     let mut o = String::new();
     // Writing into a string cannot fail.
@@ -148,7 +148,7 @@ fn mesh(o: &mut String, ranks: u64, m: &CutMesh) -> Result {
     )
 }
 
-/// What a rank holds and sends at each stage.
+/// Writes the table of bytes that a rank holds and sends at each stage of ZeRO.
 fn states(o: &mut String, s: &StagesOfStates, place: &PlaceOfRanks, limited: bool) -> Result {
     let (n, mut kind) = (place.data_ranks, "");
     if let Some(m) = &place.mesh {
@@ -214,7 +214,7 @@ fn ledger(o: &mut String, l: &LedgerOfRank, kept: &str) -> Result {
     Ok(())
 }
 
-/// Whether the job fits, and where.
+/// Writes the verdict: the stages at which the job fits the device.
 fn fits(o: &mut String, l: &LedgerOfRank, place: &PlaceOfRanks) -> Result {
     let on = match &place.device {
         Some(name) => format!(" ({name})"),
@@ -235,7 +235,7 @@ fn fits(o: &mut String, l: &LedgerOfRank, place: &PlaceOfRanks) -> Result {
     }
 }
 
-/// What a rank sends over each axis of a mesh that cuts the model, by which link.
+/// Writes the bytes that a rank sends over each axis of the mesh, with the link of that axis.
 fn traffic(o: &mut String, rows: &[AxisTraffic]) -> Result {
     if !rows.is_empty() {
         writeln!(o, "\ntraffic of a step: bytes that a rank sends")?;

@@ -21,7 +21,7 @@ fn bytes(n: u64) -> String {
     }
 }
 
-/// The page.
+/// Writes the page of an explanation.
 pub fn page(found: &Routes) -> String {
     let mut o = String::new();
     // Writing into a string cannot fail.

@@ -16,7 +16,7 @@ pub fn page(file: &str, planned: &Planned) -> String {
     o
 }
 
-/// What holds for all stages of a pipeline.
+/// Writes the lines that are the same for all stages of a pipeline.
 pub fn pipeline_line(p: &OfStages) -> String {
     format!(
         "{} stages of {} ranks each, {}, {} micro-batches: idle {:.1} % of the time by (P-1)/(m+P-1); stage {} is the fullest",
@@ -127,7 +127,7 @@ fn memory(o: &mut String, whose: &str, m: &Memory) -> Result {
     }
 }
 
-/// What a step moves between ranks.
+/// Writes the traffic of a step between ranks.
 fn traffic(o: &mut String, rank: &RankFigures) -> Result {
     if !rank.moved.traffic.is_empty() {
         writeln!(

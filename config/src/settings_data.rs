@@ -156,7 +156,7 @@ pub enum OnNull {
     Skip,
 }
 
-/// `data.on_long`.
+/// The treatment of an example that is longer than a row (`data.on_long`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnLong {

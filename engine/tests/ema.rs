@@ -164,7 +164,7 @@ fn every_layout_keeps_the_same_bits() {
     }
 }
 
-/// What an average is, by the loss it gives, and that nothing is lost.
+/// Weights that are exchanged for their average give its loss, and come back to the bit.
 #[test]
 fn exchanged_weights_are_run_and_come_back_to_the_bit() {
     let w = world();

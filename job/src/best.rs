@@ -52,7 +52,7 @@ impl Best {
         self.stop_after.is_some_and(|most| self.since >= most)
     }
 
-    /// What a checkpoint remembers of it.
+    /// The part of it that a checkpoint holds.
     pub fn state(&self) -> Value {
         let Some((step, loss)) = self.lowest else {
             return Value::Null;

@@ -7,7 +7,7 @@ use crossweave_config::{Data, DataFormat, Objective, TextData};
 use crossweave_data::Tokenizer;
 use crossweave_planner::Documents;
 
-/// Whether rows hold several examples.
+/// Returns true if rows hold several examples.
 fn packed(data: &Data) -> bool {
     matches!(
         data,

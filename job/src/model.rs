@@ -34,7 +34,7 @@ pub struct Teacher {
     pub how: Distill,
 }
 
-/// What a program makes of the units that a config declares, such as a block of its own in the place of one of them. It is called for every
+/// A change that a program makes to the units that a config declares, such as a block of its own in the place of one of them. It is called for every
 /// rank, and gives every one the same.
 pub type OwnUnits = Arc<dyn Fn(Vec<UnitDecl>) -> Vec<UnitDecl> + Send + Sync>;
 
@@ -54,7 +54,7 @@ pub struct Source {
     pub fingerprint: Option<String>,
     /// What it learns from.
     pub teacher: Option<Teacher>,
-    /// What a program makes of its units.
+    /// A program's change of its units.
     pub own: Option<OwnUnits>,
 }
 

@@ -17,7 +17,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// What is kept for a parameter of this shape: the optimizer's states, and the moving average behind them.
+    /// The states kept for a parameter of this shape: the optimizer's states, and the moving average behind them.
     pub fn states(&self, dims: &[u64]) -> Vec<State> {
         let mut states = self.optimizer.states(dims);
         states.extend(self.ema.map(|_| State {

@@ -9,7 +9,7 @@ use crate::words::Tensors;
 use crossweave_hal::DType;
 use crossweave_program::StateKind;
 
-/// Whether moving averages are kept of some parameter.
+/// Returns true if a moving average is kept of some parameter.
 pub fn has_ema(states: &States) -> bool {
     let mut kept = states.units.iter().flat_map(|u| &u.table.params);
     kept.any(|p| p.shapes.iter().any(|(kind, _)| *kind == StateKind::Ema))

@@ -21,13 +21,13 @@ pub struct Closing<'a> {
     pub summary: &'a Summary,
     /// Steps of the whole run.
     pub steps: u64,
-    /// What its ranks have in common.
+    /// The job that its ranks share.
     pub job: &'a Job,
     /// Their shares of the work.
     pub division: &'a Division,
-    /// What rank 0 was asked to do.
+    /// The specification of rank 0.
     pub spec: RankSpec,
-    /// What the dry run of rank 0 found.
+    /// The result of rank 0's dry run.
     pub dry: &'a Dry,
     /// The ledgers of all ranks, in their order.
     pub ledgers: &'a [RankLedger],
@@ -35,7 +35,7 @@ pub struct Closing<'a> {
     pub computes: &'a [Computes],
     /// The run's folder.
     pub out: &'a Path,
-    /// Whether a model was written there.
+    /// True where the folder has a model.
     pub has_model: bool,
 }
 

@@ -19,7 +19,7 @@ const LAST: Duration = Duration::from_secs(20);
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What comes from the thread of a rank.
+/// A message from the thread of a rank.
 enum Report {
     /// It has done what it was asked for.
     Answer(Answer),
@@ -118,7 +118,7 @@ impl Threads {
         std::mem::take(&mut self.ends)
     }
 
-    /// What comes next from any rank; none when all have ended, or are left behind.
+    /// Receives the next message of any rank; none when all have ended, or are left behind.
     fn next(&mut self) -> Option<(u32, Report)> {
         while !self.open.is_empty() {
             match self.reports.recv_timeout(LOOK) {

@@ -132,7 +132,7 @@ enum State {
     Ended,
 }
 
-/// What has begun.
+/// A job whose ranks are at work.
 struct Begun {
     // Before the processes, over which its ranks speak.
     job: Started,
@@ -176,7 +176,7 @@ impl Trainer {
         self
     }
 
-    /// The ranks.
+    /// Trains on the ranks of `team`.
     pub fn ranks(mut self, team: Team) -> Trainer {
         if let Err(e) = team.lay(&mut self.request) {
             self.refused.get_or_insert(e);
@@ -225,7 +225,7 @@ impl Trainer {
         self
     }
 
-    /// Whether the job can be trained here: its config, model, data, back ends and plans are looked at as they are before a run. No folder is
+    /// Checks that the job can be trained here: its config, model, data, back ends and plans are looked at as they are before a run. No folder is
     /// made but that of tokens, and no rank starts.
     ///
     /// # Errors

@@ -71,7 +71,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Whether moving averages of the parameters are kept.
+    /// Returns true if moving averages of the parameters are kept.
     pub fn has_ema(&self) -> bool {
         has_ema(&self.state)
     }

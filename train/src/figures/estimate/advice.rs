@@ -10,7 +10,7 @@ use serde::Serialize;
 /// Most ranks that are tried.
 const MOST_RANKS: u64 = 1 << 24;
 
-/// What to change, or why all is well.
+/// Advice on a job: a change that would make it fit, or the reason why none is needed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Advice {
     /// The ZeRO stage that is advised.

@@ -31,7 +31,7 @@ fn over_pp(job: &Job, part: &Part) -> f64 {
     sides * job.accumulation.micro_batches as f64 * hidden
 }
 
-/// What a mesh cuts, and what a rank of its fullest stage has.
+/// Sizes of a model that a mesh cuts, and those of a rank of its fullest stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct CutMesh {
     /// Ranks that share layers.
@@ -65,7 +65,7 @@ pub fn mesh(job: &Job) -> Option<CutMesh> {
     })
 }
 
-/// What a rank sends in a step over one axis of the mesh.
+/// Traffic of a rank in a step over one axis of the mesh.
 #[derive(Clone, Debug, Serialize)]
 pub struct AxisTraffic {
     /// The axis.
@@ -78,9 +78,9 @@ pub struct AxisTraffic {
     pub bytes: f64,
     /// The formula of the elements.
     pub formula: &'static str,
-    /// Which link they pass, where the device is known.
+    /// The link that they pass, where the device is known.
     pub link: Option<&'static str>,
-    /// How long that takes, where the device's rates are known.
+    /// Time that takes, where the device's rates are known.
     pub seconds: Option<f64>,
 }
 

@@ -39,7 +39,7 @@ pub struct OfExperts {
     pub layers: &'static [u64],
     /// Parameters of all of them.
     pub params: u64,
-    /// Whether the MLP stays beside them.
+    /// True where the dense MLP stays beside them.
     pub residual: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Standard {
     pub name: &'static str,
     /// Its parameters.
     pub params: f64,
-    /// How many times as many those are.
+    /// Parameters over those of the model without experts.
     pub times: f64,
 }
 

@@ -141,7 +141,7 @@ pub struct OffloadTraffic {
     pub host_to_device: u64,
     /// The formula of both.
     pub formula: &'static str,
-    /// How long that takes; where the device's rates are known.
+    /// Time that takes, in seconds; where the device's rates are known.
     pub seconds: Option<f64>,
 }
 

@@ -75,7 +75,7 @@ pub struct PlanFigures {
     /// A rank of the job; of the fullest stage, where there are several, and then with all ranks and parameters.
     #[serde(flatten)]
     pub rank: RankFigures,
-    /// What to change, or why all is well.
+    /// Advice: a change that would make the job fit, or the reason why none is needed.
     pub advice: Advice,
     /// All stages, where there are several.
     #[serde(flatten)]

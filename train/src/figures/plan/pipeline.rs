@@ -49,7 +49,7 @@ pub struct Pipeline {
     pub stages: Vec<RankFigures>,
 }
 
-/// What holds for all stages of a pipeline.
+/// Figures that are the same for all stages of a pipeline.
 #[derive(Clone, Debug, Serialize)]
 pub struct OfStages {
     /// How many there are.

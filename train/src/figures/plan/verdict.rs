@@ -53,7 +53,7 @@ impl Verdict {
     }
 }
 
-/// What to change, or why all is well.
+/// Advice on a job: a change that would make it fit, or the reason why none is needed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Advice {
     /// The device that it is for.
