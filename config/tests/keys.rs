@@ -103,7 +103,13 @@ fn readers() -> String {
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut out = String::new();
-    for dir in ["config/src", "job/src", "train/src", "cli/src", "optim/src"] {
+    for dir in [
+        "config/src",
+        "job/src",
+        "train/src",
+        "cli/src",
+        "zero/optim/src",
+    ] {
         collect(&root.join(dir), &mut out);
     }
     out

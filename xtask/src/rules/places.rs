@@ -415,7 +415,7 @@ mod tests {
                 "cli/src/a.rs",
                 "format!(\"{:.1} MiB\", x);\nformat!(\"{x:.2} GB/s, {} GB\", 1);\nuse indicatif::HumanBytes;\nformat!(\"{n}kB\");\n// of 3 MiB }\n",
             ),
-            ("words/src/lib.rs", "format!(\"{} GB\", x)"),
+            ("support/words/src/lib.rs", "format!(\"{} GB\", x)"),
         ]);
         let mut found = sizes(&tree);
         found.sort_by_key(|f| f.line);

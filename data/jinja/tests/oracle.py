@@ -1,7 +1,7 @@
 """Writes `oracle.json`: small templates, and what Jinja2 writes for them as `transformers` sets it up.
 
-    python jinja/tests/oracle.py        # transformers 5.23, jinja2 3.1.6
-    python jinja/tests/oracle.py DIR    # writes DIR/published.json: every DIR/*.jinja with every conversation, for CROSSWEAVE_TEMPLATES=DIR
+    python data/jinja/tests/oracle.py        # transformers 5.23, jinja2 3.1.6
+    python data/jinja/tests/oracle.py DIR    # writes DIR/published.json: every DIR/*.jinja with every conversation, for CROSSWEAVE_TEMPLATES=DIR
 
 `values` are JSON texts of the variable `v` (`null` as text: `v` is not given), or expressions that begin with `=`. `each` holds for every template
 the result with every value: a string, or `null` where Python raises, or `false` where the result names a place in memory (and differs in every run). `alone` holds pairs of a
