@@ -257,9 +257,9 @@ fn packed_examples_are_learnt_alike_on_any_layout() {
             .find_map(|r| r["tokens"].as_u64())
             .expect("tokens")
     };
-    // Of 16 rows of 16 predictions some are of no example, and of 16 examples most.
+    // 16 rows of 16 predictions are some 72 % full, and an example has about six.
     assert!(
-        (160..256).contains(&tokens(&a)) && tokens(&b) < 90,
+        (160..256).contains(&tokens(&a)) && (80..112).contains(&tokens(&b)),
         "{} and {}",
         tokens(&a),
         tokens(&b)

@@ -19,7 +19,7 @@ const ON: [&str; 3] = [
 ];
 
 /// Keys that 4.57 and 5.23 take differently where they are absent: family, key, and what each takes.
-const DIFFERS: [(&str, &str, &str); 2] = [
+const DIFFERS: [(&str, &str, &str); 3] = [
     (
         "cohere",
         "rope_theta",
@@ -29,6 +29,11 @@ const DIFFERS: [(&str, &str, &str); 2] = [
         "olmo3",
         "rope_theta",
         "transformers 4.57 takes 10000 and 5.23 500000",
+    ),
+    (
+        "mt5",
+        "tie_word_embeddings",
+        "transformers 4.57 gives the head weights of its own and 5.23 ties it to the embedding",
     ),
 ];
 
@@ -525,6 +530,7 @@ mod tests {
         ("olmo3", "rope_theta"),
         ("ministral3", "rope_theta"),
         ("ministral3", "rope_scaling"),
+        ("mt5", "tie_word_embeddings"),
     ];
 
     #[test]
