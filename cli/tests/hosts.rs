@@ -542,6 +542,65 @@ fn the_right_rank_is_named_where_the_checker_does_not_see() {
     });
 }
 
+/// A host whose link is cut, or that loses its power, is named by the silence of its processes long before a collective's time is over; after a
+/// cut that mends the run goes on.
+#[test]
+fn a_lost_host_is_named_without_a_timeout() {
+    plugin();
+    let scenes = families()
+        .into_iter()
+        .flat_map(|f| [(f, "cut"), (f, "power"), (f, "mend")]);
+    at_once(scenes, |(family, scene)| {
+        let Some(hosts) = Hosts::up(3, &[]) else {
+            return;
+        };
+        let s = Scratch::new();
+        // A cut of a third of the limit, as TCP may need as long again to repeat what it lost.
+        let limit = if scene == "mend" { 30 } else { 2 };
+        let file = std::fs::File::create(s.path("said")).expect("a file");
+        let sets = sets(&[
+            "run.comm_timeout_s=900",
+            "train_batch_size=6",
+            &format!("run.heartbeat_s={limit}"),
+        ]);
+        let steps = if scene == "mend" { 300 } else { 100_000 };
+        let mut c = hosts.job(&s, family, 1, &args(&sets, steps));
+        c.stdout(file.try_clone().expect("a file")).stderr(file);
+        let mut child = c.spawn().expect("the launcher starts");
+        let text = || std::fs::read_to_string(s.path("said")).unwrap_or_default();
+        let began = Instant::now();
+        let mut until = |what: &str, ready: &dyn Fn() -> bool| {
+            while !ready() {
+                let ended = child.try_wait().expect("ours").is_some();
+                let late = began.elapsed() > HUNG || (ended && !ready());
+                assert!(!late, "{family}, {scene}: {what}: {}", text());
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        let there = || s.path("out").join("metrics.jsonl").is_file();
+        until("begins", &|| there() && records(&s.path("out")).len() > 2);
+        match scene {
+            "power" => hosts.call(&["power", "3"], &[]).expect("a host"),
+            _ => hosts.cut(3),
+        }
+        if scene == "mend" {
+            std::thread::sleep(Duration::from_secs(3));
+            hosts.call(&["mend", "3"], &[]).expect("a link");
+            until("ends", &|| s.path("out/model").is_dir());
+            assert!(!text().contains("error: "), "{family}: {}", text());
+        } else {
+            until("is named", &|| {
+                let line = "rank 2 on h3 gave no sign of life to h1 for 2.0 s";
+                text()
+                    .lines()
+                    .any(|l| l.contains("error: ") && l.contains(line))
+            });
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    });
+}
+
 #[test]
 #[ignore = "most of an hour: CROSSWEAVE_FAULTS=300 CROSSWEAVE_SEED=1"]
 fn of_many_faults_all_are_named() {

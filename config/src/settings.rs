@@ -326,6 +326,8 @@ pub struct Run {
     pub canonical_shards: Option<u64>,
     /// Seconds a collective waits for a slow rank.
     pub comm_timeout_s: f64,
+    /// Seconds without a sign of life after which a process of another host is lost; 0 = never.
+    pub heartbeat_s: f64,
     /// Every op's results are looked at, and the first that is not finite ends the run with its place.
     pub find_nan: bool,
     /// Ops that the device can run by no other route are computed on the host.

@@ -231,6 +231,11 @@ const RUN: Table = Table {
             "1800.0",
             "seconds a collective waits for a slow rank; mistakes and deadlocks are found without waiting",
         ).free(),
+        non_negative(
+            "heartbeat_s",
+            "30.0",
+            "seconds without a sign of life after which a process of another host counts as lost (a link that is cut, a host that is stopped or without power); a cut that mends before costs only time; 0 = such a loss is found at run.comm_timeout_s",
+        ).free(),
         flag(
             "find_nan",
             "false",

@@ -118,6 +118,22 @@ fn attempts(
     }
 }
 
+/// One more connection to the store at `address`, which has answered before.
+///
+/// # Errors
+/// It cannot be reached within `limit`.
+pub(crate) fn again(address: &str, secret: &[u8], limit: Duration) -> io::Result<TcpStream> {
+    let mut all = address.to_socket_addrs()?;
+    let none = || io::Error::other("the name has no address");
+    let stream = knock(
+        &all.next().ok_or_else(none)?,
+        secret,
+        Instant::now() + limit,
+    )?;
+    stream.set_read_timeout(Some(limit))?;
+    Ok(stream)
+}
+
 /// Connects, and sees that it is this job's store.
 fn knock(at: &std::net::SocketAddr, secret: &[u8], until: Instant) -> io::Result<TcpStream> {
     let left = until.saturating_duration_since(Instant::now());

@@ -15,6 +15,7 @@ pub mod islands;
 pub mod launch;
 mod message;
 pub mod process_map;
+mod pulse;
 pub mod rendezvous;
 pub mod store;
 
@@ -31,4 +32,4 @@ pub use islands::{IslandOrder, Islands};
 pub use launch::{Launch, LaunchError, Launcher, detect};
 pub use process_map::{ProcessMap, rank_words};
 pub use rendezvous::rendezvous;
-pub use store::{JobStore, LateStore, PeerFailure};
+pub use store::{Cause, JobStore, LateStore, PeerFailure};

@@ -10,8 +10,8 @@ pub(crate) fn pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// Kinds of messages. Client to server: KNOCK, HELLO, SET, GET, ACK, FAIL, BYE. Server to client: WELCOME, VALUE, PUSH, FAIL, DEAD. Both
-/// ways: ASK, ANSWER.
+/// Kinds of messages. Client to server: KNOCK, HELLO, SET, GET, ACK, FAIL, BYE. Server to client: WELCOME, VALUE, PUSH, FAIL, DEAD,
+/// SILENT. Both ways: ASK, ANSWER, BEAT.
 pub(crate) mod kind {
     pub const HELLO: u8 = 1;
     pub const SET: u8 = 2;
@@ -26,6 +26,8 @@ pub(crate) mod kind {
     pub const WELCOME: u8 = 11;
     pub const ASK: u8 = 12;
     pub const ANSWER: u8 = 13;
+    pub const BEAT: u8 = 14;
+    pub const SILENT: u8 = 15;
 }
 
 /// One message: a kind, a number (request, rank), a key and a value.

@@ -8,6 +8,7 @@
 use crate::door;
 use crate::message::{Message, kind, pair};
 use crate::process_map::{ProcessMap, rank_words};
+use crate::pulse::{self, Pulse};
 use crossweave_hal::death_watch::DeathWatch;
 use crossweave_hal::{Awake, Code, Error, JobRank, KvStore, Result, crash};
 use std::collections::{BTreeMap, HashMap};
@@ -28,28 +29,40 @@ pub struct PeerFailure {
     pub process: u32,
     /// The rank of it that failed, or all its ranks where it died.
     pub ranks: Range<u32>,
-    /// Its own words; `None` when it died without any.
-    pub message: Option<String>,
+    /// What is known of why.
+    pub cause: Cause,
+}
+
+/// How a process came to fail, as the others see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Its connection ended without a word.
+    Died,
+    /// Its own words.
+    Said(String),
+    /// Nothing came from its host for longer than the limit, in words.
+    Silent(String),
 }
 
 impl PeerFailure {
     /// What the server sends to the processes.
     fn notice(&self) -> Message {
-        let (kind, text) = match &self.message {
-            Some(m) => (kind::FAIL, m.as_str()),
-            None => (kind::DEAD, ""),
+        let (kind, at, text) = match &self.cause {
+            Cause::Said(words) => (kind::FAIL, self.ranks.start, words.as_str()),
+            Cause::Died => (kind::DEAD, self.ranks.start, ""),
+            Cause::Silent(words) => (kind::SILENT, self.ranks.end, words.as_str()),
         };
-        let number = pair(self.process, self.ranks.start);
-        Message::new(kind, number, "", text.as_bytes())
+        Message::new(kind, pair(self.process, at), "", text.as_bytes())
     }
 }
 
 impl std::fmt::Display for PeerFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let who = rank_words(&self.ranks);
-        match &self.message {
-            Some(m) => write!(f, "{who} failed: {m}"),
-            None => write!(
+        match &self.cause {
+            Cause::Said(words) => write!(f, "{who} failed: {words}"),
+            Cause::Silent(words) => write!(f, "{who} {words}"),
+            Cause::Died => write!(
                 f,
                 "{who} died without a word (killed, crashed, or its machine is gone)"
             ),
@@ -93,7 +106,7 @@ impl State {
         PeerFailure {
             process,
             ranks: self.ranks_of(process),
-            message: None,
+            cause: Cause::Died,
         }
     }
 }
@@ -111,6 +124,10 @@ struct Shared {
     answers: Mutex<Option<Arc<Answering>>>,
     /// By which the others of this host hear of this process's death before its connection ends.
     death_watch: Mutex<Option<DeathWatch>>,
+    /// Who of other hosts has been silent for how long.
+    pulse: Pulse,
+    /// Client: rank 0's address, and the job's secret.
+    door: Option<(String, Vec<u8>)>,
 }
 
 /// The store, on any rank. Clones share it.
@@ -127,7 +144,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn new(rank: u32, world: u32) -> Arc<Shared> {
+    fn new(rank: u32, world: u32, door: Option<(String, Vec<u8>)>) -> Arc<Shared> {
         Arc::new(Shared {
             rank,
             world,
@@ -137,6 +154,8 @@ impl Shared {
             on_failure: Mutex::new(None),
             answers: Mutex::new(None),
             death_watch: Mutex::new(None),
+            pulse: Pulse::default(),
+            door,
         })
     }
 
@@ -212,10 +231,15 @@ impl Shared {
             }
             first = Message::read(&mut read);
         }
+        let ours = |m: &Message| m.value == secret && m.number < self.world.into();
         let rank = match first {
-            Ok(m) if m.kind == kind::HELLO && m.value == secret && m.number < self.world.into() => {
-                m.number as u32
+            // A sign of life over a connection of its own.
+            Ok(m) if m.kind == kind::BEAT && ours(&m) => {
+                self.pulse.heard(m.number as u32);
+                let _ = Message::new(kind::BEAT, 0, "", &[]).write(&mut &write);
+                return;
             }
+            Ok(m) if m.kind == kind::HELLO && ours(&m) => m.number as u32,
             // Not one of us.
             _ => return,
         };
@@ -229,7 +253,9 @@ impl Shared {
             let _ = send(&link, &f.notice());
         }
         while let Ok(m) = Message::read(&mut read) {
+            self.pulse.heard(rank);
             match m.kind {
+                kind::BEAT => {}
                 kind::SET => self.put(&m.key, &m.value),
                 kind::GET => {
                     let mut st = self.lock();
@@ -254,9 +280,10 @@ impl Shared {
                 kind::FAIL => self.fail(PeerFailure {
                     process: rank,
                     ranks: m.number as u32..m.number as u32 + 1,
-                    message: Some(String::from_utf8_lossy(&m.value).into_owned()),
+                    cause: Cause::Said(String::from_utf8_lossy(&m.value).into_owned()),
                 }),
                 kind::BYE => {
+                    self.pulse.forget(rank);
                     self.lock().gone.push(rank);
                     self.changed.notify_all();
                 }
@@ -310,11 +337,67 @@ impl Shared {
         }
     }
 
+    /// Asks `processes` for a sign of life; false once nobody needs to know any more.
+    fn beat(&self, processes: &[u32], missed: &[u32], limit: Duration) -> bool {
+        let st = self.lock();
+        if st.ending || st.failure.is_some() {
+            return false;
+        }
+        let links = st.links.clone();
+        drop(st);
+        let Some((address, secret)) = &self.door else {
+            for link in processes.iter().filter_map(|p| links.get(p)) {
+                let _ = send(link, &Message::new(kind::BEAT, 0, "", &[]));
+            }
+            return true;
+        };
+        if !missed.is_empty()
+            && let Ok(link) = door::again(address, secret, limit / 6)
+        {
+            let sign = Message::new(kind::BEAT, self.rank.into(), "", secret);
+            if sign.write(&mut &link).is_ok() && Message::read(&mut &link).is_ok() {
+                self.pulse.heard(0);
+            }
+        }
+        true
+    }
+
+    /// The processes `lost` have been silent for `limit`: the first of them is named, with the ranks of those that follow it.
+    fn lose(&self, lost: &[u32], names: &[String], limit: Duration) {
+        let Some(&process) = lost.first() else { return };
+        let st = self.lock();
+        let mut ranks = st.ranks_of(process);
+        for next in &lost[1..] {
+            let more = st.ranks_of(*next);
+            let near =
+                more.start == ranks.end && names.get(*next as usize) == names.get(process as usize);
+            ranks.end = if near { more.end } else { ranks.end };
+        }
+        drop(st);
+        let name = |p: u32| match names.get(p as usize).map(String::as_str) {
+            Some("") | None => "its host",
+            Some(name) => name,
+        };
+        let words = pulse::words(name(process), name(self.rank), limit);
+        self.fail(PeerFailure {
+            process,
+            ranks,
+            cause: Cause::Silent(words),
+        });
+    }
+
     /// Reads what rank 0 sends until the connection ends.
     fn listen(&self, stream: TcpStream) {
         let mut read = BufReader::new(stream);
         while let Ok(m) = Message::read(&mut read) {
+            self.pulse.heard(0);
             match m.kind {
+                kind::BEAT => {
+                    let link = self.lock().links.get(&0).cloned();
+                    if let Some(link) = link {
+                        let _ = send(&link, &Message::new(kind::BEAT, 0, "", &[]));
+                    }
+                }
                 kind::VALUE => {
                     self.lock().answers.insert(m.number, m.value);
                     self.changed.notify_all();
@@ -344,7 +427,16 @@ impl Shared {
                     self.fail(PeerFailure {
                         process: m.number as u32,
                         ranks: rank..rank + 1,
-                        message: Some(String::from_utf8_lossy(&m.value).into_owned()),
+                        cause: Cause::Said(String::from_utf8_lossy(&m.value).into_owned()),
+                    });
+                }
+                kind::SILENT => {
+                    let process = m.number as u32;
+                    let start = self.lock().ranks_of(process).start;
+                    self.fail(PeerFailure {
+                        process,
+                        ranks: start..(m.number >> 32) as u32,
+                        cause: Cause::Silent(String::from_utf8_lossy(&m.value).into_owned()),
                     });
                 }
                 kind::DEAD => {
@@ -381,7 +473,7 @@ impl JobStore {
     /// # Errors
     /// No thread can be started.
     pub fn serve(listener: TcpListener, world: u32, secret: &[u8]) -> Result<JobStore> {
-        let shared = Shared::new(0, world);
+        let shared = Shared::new(0, world, None);
         let (accepting, secret) = (shared.clone(), secret.to_vec());
         spawn("store", move || {
             for stream in listener.incoming().flatten() {
@@ -423,7 +515,7 @@ impl JobStore {
         let (stream, address) = door::open(addresses, process, secret, timeout, &say)?;
         let io = |e: io::Error| failed("store", format!("rank 0 at {address}: {e}"));
         stream.set_nodelay(true).map_err(io)?;
-        let shared = Shared::new(process, world);
+        let shared = Shared::new(process, world, Some((address.clone(), secret.to_vec())));
         let link = Arc::new(Mutex::new(stream.try_clone().map_err(io)?));
         shared.lock().links.insert(0, link.clone());
         let hello = Message::new(kind::HELLO, process.into(), "", secret);
@@ -431,6 +523,28 @@ impl JobStore {
         let listening = shared.clone();
         spawn("store link", move || listening.listen(stream))?;
         Ok(JobStore(shared))
+    }
+
+    /// Watches from now on over the processes of other hosts ([`pulse`]): who gives no sign of life for `limit` has failed. `hosts` has the
+    /// identity and the name of the host of each process; all processes call this with the same.
+    pub fn heartbeat(&self, limit: Duration, hosts: &[(String, String)]) {
+        let own = self.0.rank as usize;
+        let far = |p: &u32| hosts.get(*p as usize).map(|h| &h.0) != hosts.get(own).map(|h| &h.0);
+        let watched: Vec<u32> = match own {
+            0 => (1..self.0.world).filter(far).collect(),
+            _ => Some(0).filter(far).into_iter().collect(),
+        };
+        let names: Vec<String> = hosts.iter().map(|h| h.1.clone()).collect();
+        let weak = Arc::downgrade(&self.0);
+        let watch = move || {
+            let Some(pulse) = weak.upgrade() else { return };
+            let beat = |all: &[u32], missed: &[u32]| pulse.beat(all, missed, limit);
+            if let Some(lost) = pulse.pulse.watch(&watched, limit, beat) {
+                pulse.lose(&lost, &names, limit);
+            }
+        };
+        // Where no thread can be had, a host that is lost is found when somebody waits for it.
+        let _ = spawn("heartbeat", watch);
     }
 
     /// From now on this process answers so when another asks what its ranks show.
@@ -555,7 +669,7 @@ impl JobStore {
             self.0.fail(PeerFailure {
                 process: 0,
                 ranks: rank..rank + 1,
-                message: Some(message.into()),
+                cause: Cause::Said(message.into()),
             });
             // The words are on their way before the connections end.
             return std::thread::sleep(ARRIVAL / 50);

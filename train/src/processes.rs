@@ -528,6 +528,22 @@ impl Processes {
         });
     }
 
+    /// Watches over the processes of other hosts from now on: who gives no sign of life for so many seconds has failed. 0 watches nobody.
+    pub fn heartbeat(&self, seconds: f64) {
+        let hosts: Vec<_> = self
+            .cards
+            .iter()
+            .map(|c| (c.machine.clone(), c.host.clone()))
+            .collect();
+        // What is beyond any clock is for ever.
+        if let Some(limit) = Duration::try_from_secs_f64(seconds)
+            .ok()
+            .filter(|l| !l.is_zero())
+        {
+            self.store.heartbeat(limit, &hosts);
+        }
+    }
+
     /// The end of the job in this process: orderly, so that the launcher knows, or by telling the others what went wrong.
     ///
     /// # Errors

@@ -95,6 +95,7 @@ impl Started {
                 shared.fail(e);
             });
             p.compare(run.job.resolved.settings.run.comm_timeout_s);
+            p.heartbeat(run.job.resolved.settings.run.heartbeat_s);
         }
         let voice = processes.map(Processes::voice);
         let threads = Threads::start(&run, &shared, voice.as_ref());

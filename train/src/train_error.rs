@@ -7,7 +7,7 @@ use crossweave_claim::ClaimError;
 use crossweave_config::{Errors, Problem};
 use crossweave_data::DataError;
 use crossweave_hal::LoadError;
-use crossweave_mesh::rank_words;
+use crossweave_mesh::{Cause, rank_words};
 use crossweave_plan::Law;
 use crossweave_report::ReportError;
 use std::ops::Range;
@@ -192,12 +192,13 @@ impl TrainError {
         failure: &crossweave_mesh::PeerFailure,
         was: Option<String>,
     ) -> TrainError {
-        match (failure.process, &failure.message) {
-            (0, Some(_)) => TrainError::Elsewhere { code: 1 },
+        let said = matches!(failure.cause, Cause::Said(_));
+        match (failure.process, said) {
+            (0, true) => TrainError::Elsewhere { code: 1 },
             _ => TrainError::Peer {
                 here,
                 failure: failure.clone(),
-                was: was.filter(|_| failure.message.is_none()),
+                was: was.filter(|_| !said),
             },
         }
     }
@@ -415,7 +416,7 @@ mod tests {
             failure: crossweave_mesh::PeerFailure {
                 process: 1,
                 ranks: 2..4,
-                message: None,
+                cause: Cause::Died,
             },
             was: None,
         };

@@ -3,7 +3,8 @@
 #   hosts.sh up N                  hosts h1 … hN at 10.77.0.1 …
 #   hosts.sh run I COMMAND …       runs a command on host I
 #   hosts.sh agent HOST COMMAND …  a remote shell for mpirun: HOST is 10.77.0.I; so is `hosts.sh -x HOST COMMAND …`, as MPICH calls ssh
-#   hosts.sh cut I                 takes host I's link down
+#   hosts.sh cut I | mend I        takes host I's link down, or up again
+#   hosts.sh power I               host I is gone: its link is down, its processes are killed, and its remote shells say nothing of it
 #   hosts.sh down                  removes all of them
 # HOSTS_PREFIX (cwx) and HOSTS_NET (10.77.0) let several sets stand side by side. A host has its own network; files and processes are the
 # machine's. HOSTS_NAMES: `known` to all (the default), `unknown` to the others, or `one` for all hosts. HOSTS_SHM: `own` (the default), or
@@ -22,7 +23,11 @@ enter() {
 }
 agent() {
   local i=${1##*.}; shift
-  enter "$i" sh -c "$*" <&0
+  local rc=0
+  enter "$i" sh -c "$*" <&0 || rc=$?
+  # A host without power does not end its connections: the shell stays, silent, until the hosts are removed.
+  while [ -e "$state/$i.off" ]; do sleep 1; done
+  return $rc
 }
 case ${1:-} in
   up)
@@ -53,6 +58,11 @@ case ${1:-} in
   run) enter "${@:2}" ;;
   agent | -x) agent "${@:2}" ;;
   cut) ip -n $prefix$2 link set eth0 down ;;
+  mend) ip -n $prefix$2 link set eth0 up ;;
+  power)
+    touch "$state/$2.off"
+    ip -n $prefix$2 link set eth0 down
+    for p in $(ip netns pids $prefix$2); do kill -9 "$p" 2>/dev/null || true; done ;;
   down)
     while read -r ns _; do
       [[ $ns =~ ^${prefix}[0-9]+$ ]] || continue
@@ -62,5 +72,5 @@ case ${1:-} in
     done < <(ip netns list 2>/dev/null)
     for d in "$state"/shm*; do [ ! -d "$d" ] || umount "$d" || true; done
     rm -rf "$state" ;;
-  *) sed -n '2,12p' "$0"; exit 2 ;;
+  *) sed -n '2,11p' "$0"; exit 2 ;;
 esac
