@@ -15,7 +15,7 @@ use crate::ranks::Ranks;
 use crate::screen::Screen;
 use crate::surroundings::of_process;
 use crate::train::listed::{self, begin};
-use crate::train::{Lines, Request};
+use crate::train::{Continued, Lines, Request};
 use crate::train_error::Result;
 use crossweave_files as files;
 use crossweave_job::Job;
@@ -384,7 +384,7 @@ fn every_example_gives_its_ranks_what_it_gave_them() {
     listed::train(&first).unwrap();
     for layout in LAYOUTS {
         let again = Request {
-            resume: first.out.clone(),
+            resume: first.out.clone().map(Continued::Run),
             ..args(layout, 5)
         };
         list("resumed", layout, &again);

@@ -1,5 +1,6 @@
 //! Every integration test of this crate in one program, so that the crate is linked once.
 
+mod again;
 mod attacks;
 mod bad_models;
 mod balance;

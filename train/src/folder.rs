@@ -2,7 +2,7 @@
 //!
 //! The first process of a job claims it before anything of a run in it is read or written, and holds the claim to its end.
 
-use crate::request::Request;
+use crate::request::{Continued, Request};
 use crate::train_error::{Result, TrainError};
 use crate::{metrics, resume};
 use crossweave_claim::{Claim, ClaimError};
@@ -46,12 +46,13 @@ impl RunFolder {
     }
 
     /// Claims the folder a command line asks for: `--out`, the folder of `--resume`, `run.out`, or a new one under `runs/`. A folder that
-    /// holds a run is never written over; only `--resume` continues it.
+    /// holds a run is never written over; only `--resume` continues it, and with `auto` begins it anew where it has no checkpoint yet.
     ///
     /// # Errors
     /// Another process writes there; it holds a run, or files that a run would write over; it cannot be written.
     pub fn choose(request: &Request, config: &Config) -> Result<RunFolder> {
-        if let Some(dir) = &request.resume {
+        let named = request.resume.as_ref().and_then(Continued::folder);
+        if let Some(dir) = named {
             resume::check_holds_run(dir)?;
         }
         let job = format!("crossweave train {}", request.config.display());
@@ -61,7 +62,8 @@ impl RunFolder {
         sound("--out ", &dir)?;
         let claim = Claim::folder(&dir, &job)?;
         let same = |from: &Path| Some(from.canonicalize().ok()? == dir.canonicalize().ok()?);
-        let continues = request.resume.as_deref().and_then(same) == Some(true);
+        let own = request.resume == Some(Continued::Own) && holds_run(&dir);
+        let continues = own || named.and_then(same) == Some(true);
         if !continues && holds_run(&dir) {
             return Err(taken(&dir));
         }
@@ -164,13 +166,23 @@ fn written_over(dir: &Path, name: &str) -> TrainError {
 
 /// The folder that is named, if one is.
 pub fn requested(request: &Request, config: &Config) -> Option<PathBuf> {
-    let given = request.out.clone().or_else(|| request.resume.clone());
-    given.or_else(|| config.settings.run.out.as_ref().map(PathBuf::from))
+    let resume = request.resume.as_ref();
+    let of_resume = || resume.and_then(Continued::folder).map(PathBuf::from);
+    let given = request.out.clone().or_else(of_resume);
+    let given = given.or_else(|| config.settings.run.out.as_ref().map(PathBuf::from));
+    // The same command finds its run again.
+    let own = resume == Some(&Continued::Own);
+    given.or_else(|| own.then(|| of_config(&request.config)))
 }
 
-/// `runs/NAME`, where NAME is the config's; nobody chose it, so where there is a run or a job the next of `runs/NAME-2`, … is taken.
+/// `runs/NAME`, where NAME is the config's.
+fn of_config(config: &Path) -> PathBuf {
+    Path::new("runs").join(config.file_stem().unwrap_or("run".as_ref()))
+}
+
+/// `runs/NAME`; nobody chose it, so where there is a run or a job the next of `runs/NAME-2`, … is taken.
 fn fresh(config: &Path, job: &str) -> Result<RunFolder> {
-    let first = Path::new("runs").join(config.file_stem().unwrap_or("run".as_ref()));
+    let first = of_config(config);
     let (mut taken, mut n) = (None, 0u64);
     loop {
         n += 1;

@@ -8,14 +8,17 @@ use crossweave_report::listed;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
+/// What is said of the step from which a run continues: hosts that do not share the run's folder may have different checkpoints.
+const BEGINS: &str = "the step to resume from (is the run's folder the same on all hosts?)";
+
 /// Differences that are reported for one group of ranks.
 const MOST: usize = 4;
 
-/// What this process runs, as it is compared.
-pub fn record(config: &Resolved) -> Vec<u8> {
+/// What this process runs, from which step on, as it is compared.
+pub fn record(config: &Resolved, step: u64) -> Vec<u8> {
     let text = config.to_json();
     let settings: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
-    let all = json!({"crossweave": env!("CARGO_PKG_VERSION"), "config": settings});
+    let all = json!({"crossweave": env!("CARGO_PKG_VERSION"), "config": settings, BEGINS: step});
     all.to_string().into_bytes()
 }
 
@@ -118,6 +121,12 @@ mod tests {
         let said = differences(&all, &single(2)).unwrap();
         assert!(
             said.contains("crossweave is \"2\" there and \"1\" here"),
+            "{said}"
+        );
+        let at = |step: u64| json!({"config": {}, BEGINS: step}).to_string().into_bytes();
+        let said = differences(&[at(8), at(0)], &single(2)).unwrap();
+        assert!(
+            said.ends_with("on all hosts?) is 0 there and 8 here"),
             "{said}"
         );
     }

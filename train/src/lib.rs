@@ -73,7 +73,7 @@ pub use infer::Draw;
 pub use inference::{Logits, Model};
 pub use offload::with_offload;
 pub use ready::{fits, keys, ready};
-pub use request::{Given, Lines, Request};
+pub use request::{Continued, Given, Lines, Request};
 pub use run::run;
 pub use setup::{capable, graphs};
 pub use summary::Summary;

@@ -400,16 +400,16 @@ impl Processes {
         Ok(PathBuf::from(String::from_utf8_lossy(&name).into_owned()))
     }
 
-    /// Every rank is prepared, and for the same run.
+    /// Every rank is prepared, and for the same run, from the same step on.
     ///
     /// # Errors
     /// A rank that failed, or one of another build or with another config: which, and in what it differs.
-    pub fn agree(&self, out: &Path, config: &Resolved) -> Result<()> {
+    pub fn agree(&self, out: &Path, config: &Resolved, step: u64) -> Result<()> {
         if self.first() {
             let out = out.to_string_lossy();
             self.store.set("prepared", out.as_bytes())?;
         }
-        let own = handshake::record(config);
+        let own = handshake::record(config, step);
         let all = self.gather("config", &own, PREPARING)?;
         match handshake::differences(&all, &self.process_map) {
             None => Ok(()),

@@ -11,7 +11,7 @@ use crossweave_config::Config;
 use crossweave_data::DataSource;
 use serde_json::json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A run as it is asked for.
@@ -31,8 +31,8 @@ pub struct Request {
     pub steps: Option<u64>,
     /// Output folder. `None`: the folder of `resume`, `run.out`, or a new one under `runs/`.
     pub out: Option<PathBuf>,
-    /// Folder of the run that is continued.
-    pub resume: Option<PathBuf>,
+    /// The run that is continued.
+    pub resume: Option<Continued>,
     /// Where a timeline of all ranks goes.
     pub trace: Option<PathBuf>,
     /// Which steps are reported.
@@ -52,6 +52,25 @@ pub struct Given {
     pub rows: Option<Arc<dyn DataSource>>,
     /// What becomes of the units that the config declares.
     pub units: Option<OwnUnits>,
+}
+
+/// Which run a run continues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Continued {
+    /// The one in this folder, which must hold one.
+    Run(PathBuf),
+    /// The one in the output folder, from its newest checkpoint; where there is none yet a run begins, in that folder.
+    Own,
+}
+
+impl Continued {
+    /// The folder that is named.
+    pub fn folder(&self) -> Option<&Path> {
+        match self {
+            Continued::Run(folder) => Some(folder),
+            Continued::Own => None,
+        }
+    }
 }
 
 impl std::fmt::Debug for Given {

@@ -69,6 +69,14 @@ pub fn check_holds_run(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Does the folder hold a checkpoint, complete or not?
+///
+/// # Errors
+/// A folder that cannot be read.
+pub fn has_checkpoint(dir: &Path) -> Result<bool> {
+    Ok(dir.is_dir() && !list(dir)?.is_empty())
+}
+
 /// The most checkpoints of which an error says what is wrong with each.
 const NAMED: usize = 3;
 

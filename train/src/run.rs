@@ -74,7 +74,7 @@ impl Started {
     pub fn begin(request: &Request, processes: Option<&Processes>) -> Result<Started> {
         let mut run = setup::prepare(request, processes, true)?;
         if let Some(p) = processes {
-            p.agree(&run.out, &run.job.resolved)?;
+            p.agree(&run.out, &run.job.resolved, run.resume.step)?;
             run.rendezvous(p)?;
         }
         shared_layers::check(&run)?;

@@ -14,7 +14,7 @@ use crate::processes::Processes;
 use crate::ranks::{LocalRanks, Ranks};
 use crate::ready::{self, Ready};
 use crate::record::Origin;
-use crate::request::Request;
+use crate::request::{Continued, Request};
 use crate::resume::{self, Resume};
 use crate::session::Session;
 use crate::source;
@@ -109,7 +109,6 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
         None if writes => RunFolder::choose(args, &config)?,
         None => RunFolder::unclaimed(folder::requested(args, &config).unwrap_or("runs".into())),
     };
-    let resume_from = args.resume.as_deref();
     let host = backend::host(
         &args.around.plugins,
         processes.map_or(ranks, Processes::crowd),
@@ -154,8 +153,12 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
     } = ready;
     let resolved = &job.resolved;
     let compute = compute_type(resolved.dtype);
-    let resume = match resume_from {
-        Some(dir) => resume::find(dir, resolved, &reads.corpus, &job.source, reads.steps)?,
+    let resume = match &args.resume {
+        Some(Continued::Own) if !resume::has_checkpoint(&folder.path)? => Resume::fresh(),
+        Some(c) => {
+            let dir = c.folder().unwrap_or(&folder.path);
+            resume::find(dir, resolved, &reads.corpus, &job.source, reads.steps)?
+        }
         None => Resume::fresh(),
     };
     let order = order(resolved);

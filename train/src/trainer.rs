@@ -6,7 +6,7 @@ use crate::job_error::Placeable;
 use crate::model::OwnUnits;
 use crate::processes::Processes;
 use crate::rank::{Answer, Order};
-use crate::request::Request;
+use crate::request::{Continued, Request};
 use crate::run::Started;
 use crate::setup;
 use crate::shared_layers;
@@ -204,7 +204,13 @@ impl Trainer {
 
     /// Continues the run in a folder, in place, from its newest checkpoint.
     pub fn resume(mut self, folder: impl Into<PathBuf>) -> Trainer {
-        self.request.resume = Some(folder.into());
+        self.request.resume = Some(Continued::Run(folder.into()));
+        self
+    }
+
+    /// Continues the run in the output folder from its newest checkpoint, or begins one there: the same program, started again, goes on.
+    pub fn resume_own(mut self) -> Trainer {
+        self.request.resume = Some(Continued::Own);
         self
     }
 

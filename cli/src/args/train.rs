@@ -3,6 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
 
 use crate::ranks::Ranks;
+use crate::train::Continued;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -42,9 +43,9 @@ pub struct TrainArgs {
     /// Output folder; default: run.out, else runs/<name of the config>
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Continue the run in this folder from its newest checkpoint
-    #[arg(long, value_name = "DIR")]
-    pub resume: Option<PathBuf>,
+    /// Continue the run in this folder from its newest checkpoint; auto: the one in the output folder, or begin it there
+    #[arg(long, value_name = "DIR|auto", value_parser = continued)]
+    pub resume: Option<Continued>,
     /// Write a timeline of all ranks for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
@@ -54,6 +55,14 @@ pub struct TrainArgs {
     /// Print a line for every step
     #[arg(short, long)]
     pub verbose: bool,
+}
+
+/// What `--resume` names: a folder, or `auto` (a folder of that name is ./auto).
+fn continued(text: &str) -> Result<Continued, std::convert::Infallible> {
+    Ok(match text {
+        "auto" => Continued::Own,
+        folder => Continued::Run(folder.into()),
+    })
 }
 
 /// Flags of `explore`.
