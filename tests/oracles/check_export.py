@@ -28,7 +28,7 @@ def load(directory, **kw):
     if not os.path.exists(path):
         with open(os.path.join(directory, "config.json")) as f:
             name = json.load(f)["architectures"][0]
-        own = getattr(transformers, name) if name.startswith(("Bert", "T5", "Llava")) else transformers.AutoModelForCausalLM
+        own = getattr(transformers, name) if name.startswith(("Bert", "T5", "MT5", "Roberta", "XLMRoberta", "Llava")) else transformers.AutoModelForCausalLM
         return own.from_pretrained(directory, **kw)
     import peft
     with open(path) as f:

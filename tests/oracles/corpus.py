@@ -26,7 +26,8 @@ from safetensors.torch import load_file, save_file
 from fuzz import Draw, difference, illustrated, labelled, loss_of
 import random
 
-CLASSES = dict(t5="T5ForConditionalGeneration", llava="LlavaForConditionalGeneration")
+CLASSES = {"t5": "T5ForConditionalGeneration", "mt5": "MT5ForConditionalGeneration", "llava": "LlavaForConditionalGeneration",
+           "roberta": "RobertaForMaskedLM", "xlm-roberta": "XLMRobertaForMaskedLM"}
 HEADS, WIDTH, VOCAB, LAYERS, POSITIONS = 4, 64, 64, 2, 64
 
 
@@ -64,6 +65,8 @@ def shrunk(config):
             c[key] = 5
         elif key == "max_window_layers":
             c[key] = 1
+        elif key == "rotary_dim":
+            c[key] = WIDTH // HEADS // 4
         elif key == "original_max_position_embeddings":
             c[key] = 12
         elif key == "layer_types":
@@ -112,14 +115,14 @@ def one(line, binary, top):
     model.save_pretrained(folder)
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump(config, f)
-    if family == "t5" and config.get("tie_word_embeddings") is False:  # 5.x makes the head from the embedding, and reads one that is there
+    if family in ("t5", "mt5") and config.get("tie_word_embeddings") is False:  # 5.x makes the head from the embedding, and reads one that is there
         weights = load_file(os.path.join(folder, "model.safetensors"))
         weights["lm_head.weight"] = 0.3 * torch.randn(VOCAB, WIDTH, generator=g)
         save_file(weights, os.path.join(folder, "model.safetensors"), metadata=dict(format="pt"))
     again = cls.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval().double()
     ids = torch.randint(4, VOCAB, (2, 20), generator=seeded(line["source"] + " ids"))
     d = Draw(random.Random(line["source"]), family)
-    d.keys, d.cls = dict(config), cls.__name__ if family in ("bert", "t5", "llava") else ""
+    d.keys, d.cls = dict(config), cls.__name__ if family in ("bert", *CLASSES) else ""
     batch = labelled(d, ids, VOCAB) if d.cls else ids
     if family == "llava":
         batch = illustrated(d, again.config)

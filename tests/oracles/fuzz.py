@@ -504,7 +504,7 @@ def loss_of(model):
 
 def labelled(d, ids, vocab):
     """Tokens and labels, some of which do not count."""
-    shape = ids.shape if d.family == "bert" else (len(ids), d.r.randint(1, 12))
+    shape = ids.shape if d.family in ("bert", "roberta", "xlm-roberta") else (len(ids), d.r.randint(1, 12))
     g = seeded(str(d.r.random()))
     labels = torch.randint(0, vocab, shape, generator=g)
     labels[torch.rand(shape, generator=g) < 0.5] = -100
