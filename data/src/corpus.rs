@@ -310,10 +310,8 @@ pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Co
         tokenizer: tokenizer.as_deref(),
         reader: reader.as_ref(),
         vocab,
-        packing: spec
-            .examples
-            .as_ref()
-            .map_or([false; 2], |e| [e.pack, e.refuse_long]),
+        packed: spec.examples.as_ref().is_some_and(|e| e.pack),
+        refuse_long: spec.examples.as_ref().is_some_and(|e| e.refuse_long),
         cache,
         progress,
         reports: Vec::new(),
@@ -361,8 +359,10 @@ struct Opening<'a> {
     tokenizer: Option<&'a Tokenizer>,
     reader: Option<&'a ExampleReader>,
     vocab: Option<usize>,
-    /// Rows hold several examples, and one that is longer than a row is an error.
-    packing: [bool; 2],
+    /// Rows hold several examples.
+    packed: bool,
+    /// An example that is longer than a row is an error.
+    refuse_long: bool,
     cache: &'a Path,
     progress: &'a dyn Progress,
     reports: Vec<BuildReport>,
@@ -447,8 +447,8 @@ impl Opening<'_> {
                     part,
                     counts: counts.clone(),
                     filler,
-                    packed: self.packing[0],
-                    refuse_long: self.packing[1],
+                    packed: self.packed,
+                    refuse_long: self.refuse_long,
                 }),
                 None => Side::Documents(part),
             }

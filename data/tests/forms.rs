@@ -1,10 +1,11 @@
 //! Rows as people have them give the examples of the same conversations written as JSON lines of messages, token for token and mark for mark.
 
-use arrow_array::builder::{ListBuilder, StringBuilder, StructBuilder};
-use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray, StructArray};
+use crate::tables::{arrow, arrow_bytes, parquet};
+use arrow_array::builder::{StringBuilder, StructBuilder};
+use arrow_array::{ArrayRef, RecordBatch, StringArray, StructArray};
 use crossweave_data::*;
-use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use serde_json::{Value, json};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -60,8 +61,7 @@ fn spec(dir: &Path, glob: &str, rows: Rows) -> DataSpec {
         examples: Some(Examples {
             rows,
             all: false,
-            template: matches!(rows, Rows::Messages | Rows::ShareGpt | Rows::Alpaca)
-                .then(|| dir.join("chat.jinja")),
+            template: (rows != Rows::Tokens).then(|| dir.join("chat.jinja")),
             skip_null: false,
             pack: false,
             refuse_long: false,
@@ -94,79 +94,48 @@ fn seen(dir: &Path, glob: &str, rows: Rows) -> Result<Seen> {
         .collect()
 }
 
-fn arrow(all: &[Talk], stream: bool) -> Vec<u8> {
-    let empty: ArrayRef = Arc::new(StringArray::from(Vec::<String>::new()));
-    let of_two = StructArray::try_from(vec![("role", empty.clone()), ("content", empty)]).unwrap();
-    let mut to = ListBuilder::new(StructBuilder::from_fields(of_two.fields().clone(), 0));
-    for talk in all {
-        for (role, said) in talk {
-            for (i, text) in [*role, said].into_iter().enumerate() {
-                let column = to.values().field_builder::<StringBuilder>(i).unwrap();
-                column.append_value(text);
-            }
-            to.values().append(true);
-        }
-        to.append(true);
+fn packed(bytes: &[u8], zstd: bool) -> Vec<u8> {
+    if zstd {
+        return zstd::encode_all(bytes, 1).unwrap();
     }
-    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..all.len() as i64));
-    let talks: ArrayRef = Arc::new(to.finish());
-    let batch = RecordBatch::try_from_iter([("id", ids), ("messages", talks)]).unwrap();
-    arrow_bytes(&batch, stream)
+    let mut to = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
+    to.write_all(bytes).unwrap();
+    to.finish().unwrap()
 }
 
-/// The bytes of an Arrow file, or of a stream.
-fn arrow_bytes(batch: &RecordBatch, stream: bool) -> Vec<u8> {
-    if stream {
-        let mut to = arrow_ipc::writer::StreamWriter::try_new(vec![], &batch.schema()).unwrap();
-        to.write(batch).unwrap();
-        return to.into_inner().unwrap();
+/// Files and folders of the same rows, by their names.
+fn containers(dir: &Path, stem: &str, rows: &[Value]) -> Vec<String> {
+    let text = lines(rows.iter().cloned());
+    let list = serde_json::to_vec_pretty(rows).unwrap();
+    let mut all = vec![];
+    for (end, bytes) in [
+        (".jsonl", text.clone()),
+        (".json", list),
+        (".gz", packed(&text, false)),
+        (".zst", packed(&text, true)),
+        (".arrow", arrow(rows, false)),
+        ("-stream", arrow(rows, true)),
+        (".parquet", parquet(rows)),
+    ] {
+        let name = format!("{stem}{end}");
+        std::fs::write(dir.join(&name), bytes).unwrap();
+        all.push(name);
     }
-    let mut to = arrow_ipc::writer::FileWriter::try_new(vec![], &batch.schema()).unwrap();
-    to.write(batch).unwrap();
-    to.into_inner().unwrap()
-}
-
-/// Lists of groups, with a field that is null everywhere, as datasets write one that some rows of a corpus have.
-fn parquet(all: &[Talk]) -> Vec<u8> {
-    use parquet::file::{properties::WriterProperties, writer::SerializedFileWriter};
-    let schema = "message m { OPTIONAL INT64 id; OPTIONAL group messages (LIST) { REPEATED group list { OPTIONAL group element {
-        OPTIONAL BINARY content (UTF8); OPTIONAL BINARY role (UTF8); OPTIONAL BINARY name (UTF8); } } } }";
-    let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
-    let how = WriterProperties::builder().build();
-    let mut to = SerializedFileWriter::new(vec![], schema.into(), how.into()).unwrap();
-    for part in all.chunks(4) {
-        let mut group = to.next_row_group().unwrap();
-        let ids: Vec<i64> = (0..part.len() as i64).collect();
-        let mut c = group.next_column().unwrap().unwrap();
-        let present = vec![1; ids.len()];
-        c.typed::<Int64Type>()
-            .write_batch(&ids, Some(&present), None)
-            .unwrap();
-        c.close().unwrap();
-        let begins = part
-            .iter()
-            .flat_map(|t| (0..t.len()).map(|i| i16::from(i > 0)));
-        let begins: Vec<i16> = begins.collect();
-        for column in 0..3 {
-            let of = |(role, said): &(&'static str, String)| match column {
-                0 => ByteArray::from(said.as_str()),
-                _ => ByteArray::from(*role),
-            };
-            let values: Vec<ByteArray> = part.iter().flatten().map(of).collect();
-            let (values, level) = if column == 2 {
-                (vec![], 3)
-            } else {
-                (values, 4)
-            };
-            let mut c = group.next_column().unwrap().unwrap();
-            c.typed::<ByteArrayType>()
-                .write_batch(&values, Some(&vec![level; begins.len()]), Some(&begins))
-                .unwrap();
-            c.close().unwrap();
-        }
-        group.close().unwrap();
+    // As `save_to_disk` leaves it: the folder by its name.
+    let saved = dir.join(stem);
+    std::fs::create_dir(&saved).unwrap();
+    let (first, rest) = rows.split_at(rows.len() / 2);
+    let names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"];
+    for (name, part) in names.into_iter().zip([first, rest]) {
+        std::fs::write(saved.join(name), arrow(part, true)).unwrap();
     }
-    to.into_inner().unwrap()
+    std::fs::write(saved.join("dataset_info.json"), "{\"features\": {}}").unwrap();
+    let files: Vec<Value> = names.iter().map(|n| json!({"filename": n})).collect();
+    let state =
+        json!({"_data_files": files, "_fingerprint": "0", "_format_type": null, "_split": "train"});
+    std::fs::write(saved.join("state.json"), state.to_string()).unwrap();
+    all.push(stem.into());
+    all
 }
 
 #[test]
@@ -175,28 +144,26 @@ fn every_form_of_a_conversation_gives_the_same_examples() {
     for _ in 0..4 {
         let dir = tempfile::tempdir().unwrap();
         let (all, dir) = (talks(&mut r), dir.path());
-        let write = |name: &str, bytes: Vec<u8>| std::fs::write(dir.join(name), bytes).unwrap();
         let message =
             |(role, said): &(&'static str, String)| json!({"role": role, "content": said});
-        let row = |t: &Talk| json!({"messages": t.iter().map(message).collect::<Vec<_>>()});
-        write("lines.jsonl", lines(all.iter().map(row)));
-        let plain = seen(dir, "lines.jsonl", Rows::Messages).unwrap();
+        let messages =
+            |part: &[(&'static str, String)]| -> Value { part.iter().map(message).collect() };
+        // A field that is null everywhere, as datasets write one that some rows of a corpus have.
+        let row = |t: &Talk| json!({"messages": messages(t), "note": null});
+        std::fs::write(dir.join("plain.jsonl"), lines(all.iter().map(row))).unwrap();
+        let plain = seen(dir, "plain.jsonl", Rows::Messages).unwrap();
         assert!(!plain.is_empty());
-        write("file.arrow", arrow(&all, false));
-        write("stream", arrow(&all, true));
-        write("groups.parquet", parquet(&all));
-        // As `save_to_disk` leaves it: the folder by its name.
-        std::fs::create_dir(dir.join("saved")).unwrap();
-        let (first, rest) = all.split_at(5);
-        write("saved/data-00000-of-00002.arrow", arrow(first, true));
-        write("saved/data-00001-of-00002.arrow", arrow(rest, true));
-        write("saved/dataset_info.json", b"{\"features\": {}}".to_vec());
-        let state = json!({"_data_files": [{"filename": "data-00000-of-00002.arrow"}, {"filename": "data-00001-of-00002.arrow"}],
-            "_fingerprint": "0", "_format_type": null, "_split": "train"});
-        write("saved/state.json", state.to_string().into());
-        for name in ["file.arrow", "stream", "groups.parquet", "saved"] {
-            assert_eq!(seen(dir, name, Rows::Messages).unwrap(), plain, "{name}");
-        }
+        let same = |stem: &str, rows: Vec<Value>, form: Rows, want: &Seen| {
+            for name in containers(dir, stem, &rows) {
+                assert_eq!(seen(dir, &name, form).unwrap(), *want, "{name}");
+            }
+        };
+        same(
+            "messages",
+            all.iter().map(row).collect(),
+            Rows::Messages,
+            &plain,
+        );
         // ShareGPT, with the system message beside the conversation in every other row, and names of either kind.
         let speakers = |i: usize, role: &str| match (role, i % 2) {
             ("user", 0) => "human",
@@ -216,11 +183,7 @@ fn every_form_of_a_conversation_gives_the_same_examples() {
             }
             row
         });
-        write("share.jsonl", lines(share.clone()));
-        write("share.json", Value::from_iter(share).to_string().into());
-        for name in ["share.jsonl", "share.json"] {
-            assert_eq!(seen(dir, name, Rows::ShareGpt).unwrap(), plain, "{name}");
-        }
+        same("share", share.collect(), Rows::ShareGpt, &plain);
         // Alpaca: the last question and answer, with the turns before them as a history.
         let alpaca = all.iter().enumerate().map(|(i, talk)| {
             let system = talk.iter().take_while(|m| m.0 == "system").count();
@@ -237,8 +200,22 @@ fn every_form_of_a_conversation_gives_the_same_examples() {
             }
             row
         });
-        write("alpaca.jsonl", lines(alpaca));
-        assert_eq!(seen(dir, "alpaca.jsonl", Rows::Alpaca).unwrap(), plain);
+        same("alpaca", alpaca.collect(), Rows::Alpaca, &plain);
+        // Pairs of which the completion is the last answer: where that is the only one, the examples of the messages.
+        let pair = |t: &Talk| {
+            let (prompt, completion) = t.split_at(t.len() - 1);
+            json!({"prompt": messages(prompt), "completion": messages(completion)})
+        };
+        let single = all
+            .iter()
+            .filter(|t| t.iter().filter(|m| m.0 == "assistant").count() == 1);
+        let single: Vec<&Talk> = single.collect();
+        assert!(single.len() > 2 && single.len() < all.len());
+        let rows = single.iter().map(|t| row(t));
+        std::fs::write(dir.join("single.jsonl"), lines(rows)).unwrap();
+        let answers = seen(dir, "single.jsonl", Rows::Messages).unwrap();
+        let rows = single.iter().map(|t| pair(t)).collect();
+        same("pairs", rows, Rows::PromptCompletion, &answers);
         // The same tokens with their labels.
         let tokens = plain.iter().map(|(tokens, labels)| {
             let end = labels.iter().rposition(|l| *l != -100).unwrap() + 2;
@@ -250,7 +227,6 @@ fn every_form_of_a_conversation_gives_the_same_examples() {
             let labels = all.into_iter().map(i64::from).collect();
             json!({"input_ids": padded(ids, 0), "labels": padded(labels, -100), "attention_mask": mask})
         });
-        write("tokens.jsonl", lines(tokens));
         let sorted = |mut all: Seen| {
             all.iter_mut().for_each(|(tokens, labels)| {
                 let end = labels.iter().rposition(|l| *l != -100).unwrap() + 2;
@@ -259,8 +235,30 @@ fn every_form_of_a_conversation_gives_the_same_examples() {
             all.sort();
             all
         };
-        let made = seen(dir, "tokens.jsonl", Rows::Tokens).unwrap();
-        assert_eq!(sorted(made), sorted(plain));
+        for name in containers(dir, "tokens", &tokens.collect::<Vec<_>>()) {
+            let made = seen(dir, &name, Rows::Tokens).unwrap();
+            assert_eq!(sorted(made), sorted(plain.clone()), "{name}");
+        }
+    }
+}
+
+/// Prompts and completions that are plain text are the same examples in a table as in lines.
+#[test]
+fn pairs_of_text_are_the_same_in_every_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let rows = (0..9)
+        .map(|i| json!({"prompt": "é?".repeat(i % 4), "completion": format!("{i}!\n"), "id": i}));
+    let rows: Vec<Value> = rows.collect();
+    let all = containers(dir, "pairs", &rows);
+    let [first, others @ ..] = &all[..] else {
+        panic!("no files")
+    };
+    let want = seen(dir, first, Rows::PromptCompletion).unwrap();
+    assert_eq!(want.len(), 9);
+    for name in others {
+        let got = seen(dir, name, Rows::PromptCompletion).unwrap();
+        assert_eq!(got, want, "{name}");
     }
 }
 
@@ -470,24 +468,6 @@ fn nested(stream: bool) -> Vec<u8> {
     arrow_bytes(&batch, stream)
 }
 
-fn nested_parquet() -> Vec<u8> {
-    use parquet::file::{properties::WriterProperties, writer::SerializedFileWriter};
-    let schema = "message m { OPTIONAL group meta { OPTIONAL BINARY text (UTF8); } OPTIONAL BINARY meta.note (UTF8); }";
-    let schema = parquet::schema::parser::parse_message_type(schema).unwrap();
-    let how = WriterProperties::builder().build();
-    let mut to = SerializedFileWriter::new(vec![], schema.into(), how.into()).unwrap();
-    let mut group = to.next_row_group().unwrap();
-    for levels in [[2, 0, 1, 2], [1, 0, 0, 1]] {
-        let mut c = group.next_column().unwrap().unwrap();
-        c.typed::<ByteArrayType>()
-            .write_batch(&["a", "d"].map(ByteArray::from), Some(&levels), None)
-            .unwrap();
-        c.close().unwrap();
-    }
-    group.close().unwrap();
-    to.into_inner().unwrap()
-}
-
 #[test]
 fn fields_within_fields_are_read_and_rows_of_null_are_refused_or_counted() {
     let dir = tempfile::tempdir().unwrap();
@@ -498,6 +478,7 @@ fn fields_within_fields_are_read_and_rows_of_null_are_refused_or_counted() {
         json!({"meta": {"text": null}, "meta.note": null}),
         json!({"meta.note": "d", "meta": {"text": "d", "note": "x"}}),
     ];
+    let flat = rows.clone().map(|r| json!({"meta": r["meta"].get("text").map_or(Value::Null, |t| json!({"text": t})), "meta.note": r["meta.note"]}));
     std::fs::write(dir.join("a.jsonl"), lines(rows.iter().cloned())).unwrap();
     std::fs::write(
         dir.join("a.json"),
@@ -506,7 +487,7 @@ fn fields_within_fields_are_read_and_rows_of_null_are_refused_or_counted() {
     .unwrap();
     std::fs::write(dir.join("a.arrow"), nested(false)).unwrap();
     std::fs::write(dir.join("stream"), nested(true)).unwrap();
-    std::fs::write(dir.join("a.parquet"), nested_parquet()).unwrap();
+    std::fs::write(dir.join("a.parquet"), parquet(&flat)).unwrap();
     for name in ["a.jsonl", "a.json", "a.arrow", "stream", "a.parquet"] {
         for field in ["meta.text", "meta.note"] {
             let e = text(dir, name, field, false).unwrap_err().to_string();
@@ -548,7 +529,9 @@ fn tables_and_folders_that_hold_no_examples_are_named() {
         let e = seen(dir, name, rows).unwrap_err().to_string();
         assert!(words.iter().all(|w| e.contains(w)), "{name}: {e}");
     };
-    let talk: Vec<Talk> = vec![vec![("user", "q".into()), ("assistant", "a".into())]];
+    let talk = [
+        json!({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}),
+    ];
     std::fs::write(dir.join("a.arrow"), arrow(&talk, false)).unwrap();
     std::fs::write(dir.join("a.parquet"), parquet(&talk)).unwrap();
     for name in ["a.arrow", "a.parquet"] {
@@ -568,11 +551,7 @@ fn tables_and_folders_that_hold_no_examples_are_named() {
         std::fs::write(dir.join(&cut), &bytes[..bytes.len() / 2]).unwrap();
         refused(&cut, Rows::Messages, &[&cut, "damaged table"]);
     }
-    let names: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
-    let batch = RecordBatch::try_from_iter([("name", names)]).unwrap();
-    let mut to = arrow_ipc::writer::FileWriter::try_new(vec![], &batch.schema()).unwrap();
-    to.write(&batch).unwrap();
-    std::fs::write(dir.join("n.arrow"), to.into_inner().unwrap()).unwrap();
+    std::fs::write(dir.join("n.arrow"), arrow(&[json!({"name": "a"})], false)).unwrap();
     refused(
         "n.arrow",
         Rows::Messages,

@@ -6,3 +6,4 @@ mod forms;
 mod mixtures;
 mod rows;
 mod special_tokens;
+mod tables;
