@@ -1,10 +1,11 @@
 //! `crossweave checkpoint`: look into a checkpoint or a model folder, verify every byte, write it for other ranks, export its model.
 
 use crate::args::CheckpointAction;
+use crate::described;
 use crate::error::{CliError, Result};
+use crate::exports::{self, Form, Weights};
 use crate::say::say;
 use crate::surroundings::Caches;
-use crate::{described, exports};
 use crossweave_checkpoint::{
     Detail, Dtype, PublicKey, SIGNATURE, SecretKey, inspect, inspect_json, keygen, sign, verify_by,
     verify_json_by,
@@ -53,8 +54,23 @@ pub fn run(action: CheckpointAction, caches: &Caches) -> Result<()> {
             out,
             dtype,
             merge,
+            ema,
             json,
-        } => export((&dir, caches), &out, &dtype, merge, json)?,
+        } => {
+            let form = Form {
+                dtype: match dtype.as_str() {
+                    "bf16" => Dtype::BF16,
+                    "f16" => Dtype::F16,
+                    _ => Dtype::F32,
+                },
+                merge,
+                weights: match ema {
+                    true => Weights::Averaged,
+                    false => Weights::Trained,
+                },
+            };
+            export((&dir, caches), &out, form, json)?;
+        }
     }
     Ok(())
 }
@@ -90,13 +106,8 @@ fn rewrite(dir: &Path, out: &Path, ranks: u32, stage: Option<u8>, json: bool) ->
 }
 
 /// Writes a checkpoint's model in Hugging Face layout, or its adapters in PEFT's.
-fn export(from: (&Path, &Caches), out: &Path, dtype: &str, merge: bool, json: bool) -> Result<()> {
-    let dtype = match dtype {
-        "bf16" => Dtype::BF16,
-        "f16" => Dtype::F16,
-        _ => Dtype::F32,
-    };
-    let done = exports::as_model(from, out, dtype, merge, &|what| {
+fn export(from: (&Path, &Caches), out: &Path, form: Form, json: bool) -> Result<()> {
+    let done = exports::as_model(from, out, form, &|what| {
         eprintln!("warning: {what}");
     })?;
     let (step, params) = (done.step, done.params);
@@ -106,7 +117,7 @@ fn export(from: (&Path, &Caches), out: &Path, dtype: &str, merge: bool, json: bo
         say!("{report:#}");
         return Ok(());
     }
-    let what = match merge {
+    let what = match form.merge {
         true => "matrices of adapters, merged",
         false => "tensors",
     };

@@ -126,6 +126,32 @@ fn the_moving_average_is_validated_saved_resumed_and_written() {
     );
     let one = weights(&s.path("one/model-ema"));
     assert!(one != weights(&s.path("one/model")));
+    // Any checkpoint of the run gives it, in the type that is asked for; one that holds no average is named.
+    s.ok(&["checkpoint", "export", "one", "--out", "average", "--ema"]);
+    assert!(weights(&s.path("average")) == one);
+    let config = |dir: &str| std::fs::read(s.path(dir).join("config.json")).expect("a config");
+    assert!(config("average") == config("one/model-ema"));
+    let rounded = [
+        "checkpoint",
+        "export",
+        "one",
+        "--out",
+        "rounded",
+        "--ema",
+        "--dtype",
+        "bf16",
+    ];
+    s.ok(&rounded);
+    assert!(s.ok(&["checkpoint", "inspect", "rounded"]).contains("BF16"));
+    s.refused(
+        &["checkpoint", "export", "plain", "--out", "x", "--ema"],
+        &[
+            "--ema: ",
+            "step-00000024 holds no moving average of its weights",
+            "run.ema_decay",
+        ],
+        &["x"],
+    );
     // What is written is a model: another run that begins with it has its loss.
     let text = std::fs::read(s.path("config.json")).expect("a config");
     let mut config: Value = serde_json::from_slice(&text).expect("JSON");

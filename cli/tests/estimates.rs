@@ -2,7 +2,7 @@
 //! worked out by hand and against each other.
 
 use crate::common::Scratch;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// One job: axes, ZeRO stage, micro-batches, layers recomputed.
 struct Case {
@@ -184,6 +184,67 @@ fn axes_move_what_the_formulas_say_over_the_link_that_they_are_on() {
     let page = s.ok(&["estimate", "config.json", "--ranks", "2", "--time"]);
     assert!(
         page.contains("speed is not known") && !page.contains(" TFLOP/s each"),
+        "{page}"
+    );
+}
+
+/// The moving average of the weights is 4 bytes a parameter, sharded and offloaded as the optimizer's states: in the states of an estimate,
+/// in its ledger, and in a plan, whose formula is what the rehearsal holds.
+#[test]
+fn an_average_of_the_weights_is_four_bytes_a_parameter() {
+    let s = Scratch::new();
+    let read = |name: &str, command: &str, more: &[&str]| -> Value {
+        let args = [&[command, name, "--ranks", "4", "--json"], more].concat();
+        serde_json::from_str(&s.ok(&args)).expect("JSON")
+    };
+    for (stage, offload) in [(0, false), (1, false), (2, true), (3, false)] {
+        let mut config: Value = serde_json::from_str(CONFIG).expect("JSON");
+        config["zero_optimization"] = json!({"stage": stage});
+        if offload {
+            config["zero_optimization"]["offload_optimizer"] = json!({"device": "cpu"});
+        }
+        s.write("plain.json", config.to_string());
+        config["run"]["ema_decay"] = json!(0.999);
+        s.write("ema.json", config.to_string());
+        let [plain, ema] = ["plain.json", "ema.json"].map(|name| read(name, "estimate", &[]));
+        let params = plain["model"]["params"].as_u64().expect("a number");
+        let of = |v: &Value| v["components"].as_array().expect("a list").clone();
+        assert_eq!((of(&plain).len(), of(&ema).len()), (5, 6));
+        let last = &of(&ema)[5];
+        assert_eq!(
+            (&last["what"], &last["bytes"]),
+            (&json!("ema"), &json!(4 * params))
+        );
+        let bytes = |v: &Value| v["stages"][stage]["bytes"].as_u64().expect("bytes");
+        let here = params.div_ceil(if stage > 0 { 4 } else { 1 });
+        assert_eq!(bytes(&ema) - bytes(&plain), 4 * here, "stage {stage}");
+        let rows = ema["ledger"]["rows"].as_array().expect("rows");
+        let row = rows.iter().find(|r| r["what"] == "ema").expect("a row");
+        let tier = if offload { "host" } else { "device" };
+        assert_eq!(
+            (&row["tier"], &row["bytes"]),
+            (&json!(tier), &json!(4 * here))
+        );
+        // A plan holds it as a moment.
+        let device = ["--device", "h100"];
+        let [plain, ema] = ["plain.json", "ema.json"].map(|name| read(name, "plan", &device));
+        let held = |v: &Value| v["memory"]["moment"]["bytes"].as_u64().expect("bytes");
+        let (what, told) = match offload {
+            true => continue,
+            false => (held(&ema), &ema["states_formula"]["moment"]),
+        };
+        assert!(stage == 0 || json!(what) == told["bytes"], "stage {stage}");
+        assert!(
+            told["formula"]
+                .as_str()
+                .is_some_and(|f| f.starts_with("(4 + 4 + 4) ")),
+            "{told}"
+        );
+        assert_eq!(held(&plain) / 2, what / 3, "stage {stage}");
+    }
+    let page = s.ok(&["estimate", "ema.json", "--ranks", "4"]);
+    assert!(
+        page.contains("\n  ema ") && page.contains("22 B/param"),
         "{page}"
     );
 }

@@ -267,6 +267,27 @@ fn what_a_run_leaves_is_a_peft_folder_that_generates_merges_and_trains_on() {
         &["--merge", "holds no adapters"],
         &["x"],
     );
+    // The moving average of adapters is one of theirs, and merges into the model too.
+    let decay = ["--set", "run.ema_decay=0.9"];
+    let long = ["--set", "optimizer.params.lr=0.1"];
+    s.ok(&[&["train", "lora.json", "--out", "e"], &decay[..], &long[..]].concat());
+    let average = probe("e/model-ema");
+    s.ok(&["checkpoint", "export", "e", "--out", "e-one", "--ema"]);
+    assert_eq!(
+        std::fs::read(s.path("e-one/adapter_model.safetensors")).unwrap(),
+        std::fs::read(s.path("e/model-ema/adapter_model.safetensors")).unwrap()
+    );
+    s.ok(&[
+        "checkpoint",
+        "export",
+        "e",
+        "--out",
+        "e-merged",
+        "--merge",
+        "--ema",
+    ]);
+    near(&probe("e-merged"), &average, "logits", 1e-5);
+    assert!(error(&average["logits"].2, &merged["logits"].2) > 1e-3);
 
     // Trained on, it begins where it ended.
     let mut on: Value = serde_json::from_str(common::CONFIG).unwrap();

@@ -174,7 +174,7 @@ fn states(s: &Stage, base: &RankSpec, at: &str) {
         u64::from(base.data_ranks()),
         base.zero.stage,
         w,
-        8,
+        [8, 0],
     );
     let got = |tag: &str| s.predicted.steady.tags[tag].now;
     assert_eq!(got("param"), f.param, "{at}: parameters");

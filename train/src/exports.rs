@@ -2,7 +2,8 @@
 
 use crate::companions::Companions;
 use crate::save;
-use crate::stored::{floats, parameters};
+pub use crate::stored::Weights;
+use crate::stored::{floats, has_averages, parameters};
 use crate::surroundings::Caches;
 use crate::train_error::{Result, TrainError};
 use crate::{adapted, described, trained};
@@ -52,6 +53,17 @@ pub fn for_ranks(dir: &Path, out: &Path, ranks: u32, stage: Option<u8>) -> Resul
     })
 }
 
+/// How a model is written from a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// The type of its weights.
+    pub dtype: Dtype,
+    /// Whether the model under a checkpoint's adapters is written, with their updates added.
+    pub merge: bool,
+    /// Which weights it is made of.
+    pub weights: Weights,
+}
+
 /// A model that was written from a checkpoint.
 #[derive(Clone, Debug)]
 pub struct Exported {
@@ -63,20 +75,29 @@ pub struct Exported {
     pub params: usize,
 }
 
-/// Writes a checkpoint's model in Hugging Face layout, or its adapters in PEFT's; with `merge` the model under them with their updates added.
-/// `warn` gets what is remarkable, such as why the model is written without its tokenizer.
+/// Writes a checkpoint's model in Hugging Face layout, or its adapters in PEFT's. `warn` gets what is remarkable, such as why the model is
+/// written without its tokenizer.
 ///
 /// # Errors
-/// Nothing there; damage, with file and reason; a target that is taken; the disk.
+/// Nothing there; damage, with file and reason; adapters to merge or averages that the checkpoint does not hold; a target that is taken; the
+/// disk.
 pub fn as_model(
     (dir, caches): (&Path, &Caches),
     out: &Path,
-    dtype: Dtype,
-    merge: bool,
+    form: Form,
     warn: &dyn Fn(&str),
 ) -> Result<Exported> {
     let from = Checkpoint::open_as(dir, Proof::AsRead)?;
     described::check(&from)?;
+    if form.weights == Weights::Averaged && !has_averages(&from) {
+        return Err(TrainError::refused(
+            format!(
+                "--ema: {} holds no moving average of its weights",
+                from.path().display()
+            ),
+            "leave --ema out, or train with run.ema_decay",
+        ));
+    }
     let config = trained::hf_config(&from, caches)?;
     check_target(out)?;
     let extra = trained::companions(&from, &config, caches, warn).or_else(|e| {
@@ -89,9 +110,9 @@ pub fn as_model(
         }
         .files()
     })?;
-    match merge {
-        true => merged(&from, out, &config, dtype, &extra)?,
-        false => save::export(&from, out, &config, dtype, (&extra, save::Weights::Trained))?,
+    match form.merge {
+        true => merged(&from, out, &config, form, &extra)?,
+        false => save::export(&from, out, &config, form.dtype, (&extra, form.weights))?,
     }
     Ok(Exported {
         from: from.path().to_path_buf(),
@@ -105,7 +126,7 @@ fn merged(
     from: &Checkpoint,
     out: &Path,
     config: &Value,
-    dtype: Dtype,
+    form: Form,
     extra: &[(String, Vec<u8>)],
 ) -> Result<()> {
     let Some(source) = adapted::of_checkpoint(from)? else {
@@ -115,10 +136,12 @@ fn merged(
         ));
     };
     let read = |name: &str| {
-        let logical = format!("value/{name}");
+        let logical = form.weights.logical(from, name);
         let shape = &from.logical_info(&logical)?.shape;
         let elements = shape.iter().map(|d| *d as u64).product();
         floats(from, &logical, 0..elements)
     };
-    Ok(adapted::merge(&source, out, config, dtype, extra, &read)?)
+    Ok(adapted::merge(
+        &source, out, config, form.dtype, extra, &read,
+    )?)
 }

@@ -5,7 +5,7 @@ use crate::companions::Companions;
 use crate::events::Event;
 use crate::record;
 use crate::setup::Run;
-use crate::stored::{averaged, floats, parameters};
+use crate::stored::{Weights, floats, has_averages, parameters};
 use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{
     Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_adapter, export_hf, session,
@@ -78,15 +78,6 @@ pub fn write_ledgers(run: &Run, ledgers: &[RankEnd]) -> Result<()> {
     whole::write(&path, format!("{ledger:#}\n")).map_err(TrainError::io("write", &path))
 }
 
-/// Which weights of a checkpoint a model is made of.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Weights {
-    /// Those that were trained.
-    Trained,
-    /// Their moving averages; of what has none, those that were trained.
-    Averaged,
-}
-
 /// Writes the model of a checkpoint as a Hugging Face folder, chunk by chunk. `extra`: further files of the folder.
 ///
 /// # Errors
@@ -101,16 +92,15 @@ pub fn export(
     // Of adapters, their own folder.
     let adapter = &checkpoint.state()["adapter_config"];
     let tensors = parameters(checkpoint)
-        .map(|(logical, name)| {
-            let ema = averaged(checkpoint, name).filter(|_| weights == Weights::Averaged);
-            let logical = ema.unwrap_or(logical);
-            let info = checkpoint.logical_info(logical)?;
+        .map(|(_, name)| {
+            let logical = weights.logical(checkpoint, name);
+            let info = checkpoint.logical_info(&logical)?;
             let total = info.shape.iter().map(|d| *d as u64).product::<u64>();
             let stream = move |out: &mut dyn io::Write| {
                 let mut at = 0;
                 while at < total {
                     let to = total.min(at + CHUNK_ELEMENTS);
-                    let values = floats(checkpoint, logical, at..to)
+                    let values = floats(checkpoint, &logical, at..to)
                         .map_err(|e| io::Error::other(e.to_string()))?;
                     write_f32(out, dtype, &values)?;
                     at = to;
@@ -175,7 +165,7 @@ pub fn model(run: &Run, checkpoint: &Checkpoint) -> Result<()> {
         config::Dtype::F16 => Dtype::F16,
     };
     export(checkpoint, &dir, &config, dtype, (&extra, Weights::Trained))?;
-    if parameters(checkpoint).any(|(_, name)| averaged(checkpoint, name).is_some()) {
+    if has_averages(checkpoint) {
         let dir = run.out.join("model-ema");
         export(
             checkpoint,

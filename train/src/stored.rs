@@ -13,11 +13,31 @@ pub fn parameters(checkpoint: &Checkpoint) -> impl Iterator<Item = (&str, &str)>
     logical.filter_map(|l| Some((l.as_str(), l.strip_prefix("value/")?)))
 }
 
-/// The logical name of the moving average of a parameter, where the checkpoint holds one.
-pub fn averaged<'c>(checkpoint: &'c Checkpoint, parameter: &str) -> Option<&'c str> {
-    let all = &checkpoint.manifest().layout;
-    let found = all.get_key_value(&format!("ema/{parameter}"));
-    found.map(|(name, _)| name.as_str())
+/// Which weights of a checkpoint a model is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weights {
+    /// Those that were trained.
+    #[default]
+    Trained,
+    /// Their moving averages; of what has none, such as a frozen parameter, those that were trained.
+    Averaged,
+}
+
+impl Weights {
+    /// The logical name under which a checkpoint holds these weights of a parameter.
+    pub fn logical(self, checkpoint: &Checkpoint, parameter: &str) -> String {
+        let ema = format!("ema/{parameter}");
+        match self {
+            Weights::Averaged if checkpoint.manifest().layout.contains_key(&ema) => ema,
+            _ => format!("value/{parameter}"),
+        }
+    }
+}
+
+/// Whether a checkpoint holds moving averages of its parameters.
+pub fn has_averages(checkpoint: &Checkpoint) -> bool {
+    let mut logical = checkpoint.manifest().layout.keys();
+    logical.any(|l| l.starts_with("ema/"))
 }
 
 /// Elements of a logical tensor as f32, whatever type it was saved in.

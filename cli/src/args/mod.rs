@@ -484,6 +484,9 @@ pub enum CheckpointAction {
         /// For a run with adapters: write the whole model, the adapters merged into the weights under them
         #[arg(long)]
         merge: bool,
+        /// For a run with run.ema_decay: write the moving average of the weights
+        #[arg(long)]
+        ema: bool,
         /// Print what was done as JSON
         #[arg(long)]
         json: bool,

@@ -30,7 +30,7 @@ impl Tier {
 /// Where states rest between uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
-    /// Master and moments; gradient shards follow them, since the update is computed there.
+    /// Master, moments and moving average; gradient shards follow them, since the update is computed there.
     pub optimizer: Tier,
     /// Parameter shards (stage 3).
     pub param: Tier,
@@ -235,13 +235,19 @@ pub fn ledger(l: &Load) -> Ledger {
         row(r.tier, r.what, r.bytes, r.formula);
     }
     let held = if stage >= ZeroStage::One {
-        ["K1 ceil(P/N)", "K2 ceil(P/N)", "K3 ceil(P/N)"]
+        [
+            "K1 ceil(P/N)",
+            "K2 ceil(P/N)",
+            "K3 ceil(P/N)",
+            "K4 ceil(P/N)",
+        ]
     } else {
-        ["K1 P", "K2 P", "K3 P"]
+        ["K1 P", "K2 P", "K3 P", "K4 P"]
     };
     row(l.offload.optimizer, "master", s.master, held[0]);
     row(l.offload.optimizer, "moment1", s.moment1, held[1]);
     row(l.offload.optimizer, "moment2", s.moment2, held[2]);
+    row(l.offload.optimizer, "ema", s.ema, held[3]);
     row(
         Tier::Device,
         "activation",

@@ -16,6 +16,8 @@ pub struct Accounting {
     pub moment1: u64,
     /// Second moment.
     pub moment2: u64,
+    /// Moving average of the weights in f32; 0 where none is kept.
+    pub ema: u64,
 }
 
 impl Accounting {
@@ -26,6 +28,7 @@ impl Accounting {
         master: 4,
         moment1: 4,
         moment2: 4,
+        ema: 0,
     };
     /// Everything in f32: 4 + 4 + 0 + 4 + 4 = 16.
     pub const FP32: Accounting = Accounting {
@@ -34,6 +37,7 @@ impl Accounting {
         master: 0,
         moment1: 4,
         moment2: 4,
+        ema: 0,
     };
     /// 16-bit weights with f32 gradients, as this engine and Megatron's bf16 have them: 2 + 4 + 4 + 4 + 4 = 18.
     pub const MIXED_F32_GRADS: Accounting = Accounting {
@@ -41,9 +45,9 @@ impl Accounting {
         ..Accounting::MIXED
     };
 
-    /// Bytes of optimizer state, master included (K).
+    /// Bytes of optimizer state (K), master and moving average included.
     pub const fn optimizer(&self) -> u64 {
-        self.master + self.moment1 + self.moment2
+        self.master + self.moment1 + self.moment2 + self.ema
     }
 
     /// Bytes a parameter costs where nothing is sharded.
@@ -65,17 +69,19 @@ pub struct States {
     pub moment1: u64,
     /// Second moment.
     pub moment2: u64,
+    /// Moving average of the weights in f32; 0 where none is kept.
+    pub ema: u64,
 }
 
 impl States {
-    /// Sum of the five.
+    /// Sum of all six.
     pub fn total(&self) -> u64 {
         self.param + self.grad + self.optimizer()
     }
 
-    /// Master and moments.
+    /// Master, moments and moving average.
     pub fn optimizer(&self) -> u64 {
-        self.master + self.moment1 + self.moment2
+        self.master + self.moment1 + self.moment2 + self.ema
     }
 }
 
@@ -88,6 +94,7 @@ impl Add for States {
             master: self.master + o.master,
             moment1: self.moment1 + o.moment1,
             moment2: self.moment2 + o.moment2,
+            ema: self.ema + o.ema,
         }
     }
 }
@@ -123,6 +130,7 @@ pub fn states(params: u64, ranks: u64, stage: ZeroStage, a: Accounting) -> State
         master: a.master * optimizer,
         moment1: a.moment1 * optimizer,
         moment2: a.moment2 * optimizer,
+        ema: a.ema * optimizer,
     }
 }
 
@@ -157,8 +165,14 @@ pub fn largest_params(bytes: u64, ranks: u64, stage: ZeroStage, a: Accounting) -
 ///
 /// Every unit is padded. Whole weights stay at stages 0 to 2; at stage 3 the weights of a 16-bit run are its master shards (a gather
 /// casts them), so no 16-bit shard is kept, and those of an f32 run are its only copy. Gradients live in pool memory from backward to
-/// update, so none are counted. `moments` is the optimizer's bytes per parameter.
-pub fn held(units: &[u64], ranks: u64, stage: ZeroStage, weight: u64, moments: u64) -> States {
+/// update, so none are counted. `moments` and `ema` are bytes per parameter of the optimizer's moments and of the moving average.
+pub fn held(
+    units: &[u64],
+    ranks: u64,
+    stage: ZeroStage,
+    weight: u64,
+    [moments, ema]: [u64; 2],
+) -> States {
     let sixteen = weight < 4;
     let of = |&params: &u64| {
         let p = padded(params, ranks);
@@ -177,6 +191,7 @@ pub fn held(units: &[u64], ranks: u64, stage: ZeroStage, weight: u64, moments: u
             master: if sixteen { 4 * owned } else { 0 },
             moment1: moments / 2 * owned,
             moment2: (moments - moments / 2) * owned,
+            ema: ema * owned,
         }
     };
     units.iter().map(of).fold(States::default(), Add::add)

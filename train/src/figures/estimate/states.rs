@@ -12,7 +12,7 @@ pub struct StagesOfStates {
     /// Bytes for each parameter.
     pub accounting: BytesOfParam,
     /// Each kind of state, where nothing is sharded.
-    pub components: [Component; 5],
+    pub components: Vec<Component>,
     /// All of them.
     pub model_states: ModelStates,
     /// At stages 0 to 3.
@@ -28,7 +28,7 @@ pub struct BytesOfParam {
     pub w: u64,
     /// Gradients.
     pub q: u64,
-    /// States of the optimizer, with the master copy.
+    /// States of the optimizer, with the master copy and the moving average of the weights.
     #[serde(rename = "K")]
     pub k: u64,
     /// All three.
@@ -40,7 +40,7 @@ pub struct BytesOfParam {
 /// One kind of state.
 #[derive(Clone, Debug, Serialize)]
 pub struct Component {
-    /// The kind: `param`, `grad`, `master`, `moment1`, `moment2`.
+    /// The kind: `param`, `grad`, `master`, `moment1`, `moment2`, and `ema` where a moving average is kept.
     pub what: &'static str,
     /// Bytes of all parameters.
     pub bytes: u64,
@@ -120,8 +120,12 @@ pub fn of_stages(job: &Job) -> StagesOfStates {
             ("master", whole.master, a.master),
             ("moment1", whole.moment1, a.moment1),
             ("moment2", whole.moment2, a.moment2),
+            ("ema", whole.ema, a.ema),
         ]
-        .map(component),
+        .into_iter()
+        .filter(|(what, bytes, _)| *what != "ema" || *bytes > 0)
+        .map(component)
+        .collect(),
         model_states: ModelStates {
             bytes: whole.total(),
             formula: formula(ZeroStage::Zero),

@@ -268,7 +268,7 @@ fn accounting(r: &config::Resolved) -> Result<(Accounting, &'static str)> {
     // Bytes for each element of a matrix large enough for any form of state; rows and columns of it are none.
     const SIDE: u64 = 1 << 20;
     let groups = crate::job::optimizer::groups(&r.settings)?;
-    let states = groups.base.optimizer.states(&[SIDE, SIDE]);
+    let states = groups.base.states(&[SIDE, SIDE]);
     let of = |name: StateName| {
         let own = states.iter().filter(|s| s.name == name);
         own.map(|s| s.bytes() / s.numel).sum::<u64>()
@@ -277,6 +277,7 @@ fn accounting(r: &config::Resolved) -> Result<(Accounting, &'static str)> {
     let a = Accounting {
         moment1,
         moment2,
+        ema: of(StateName::Ema),
         ..base
     };
     Ok((a, if a == base { name } else { "the config's" }))

@@ -22,6 +22,8 @@ pub struct JobFacts<'a> {
     pub compute: DType,
     /// Name of the optimizer, as configs write it.
     pub optimizer: &'a str,
+    /// Whether a moving average of the weights is kept.
+    pub ema: bool,
     /// Sequences of a micro-batch on a rank.
     pub batch: u64,
     /// Micro-batches of a step, and how their gradients are reduced.
@@ -52,6 +54,7 @@ impl<'a> JobFacts<'a> {
                 true => &optimizer.kind,
                 false => "groups",
             },
+            ema: rank.optim.base.ema.is_some(),
             batch: rank.rows.batch,
             accumulation: gradients::accumulation(rank),
             shards: rank.canonical.map(u64::from),

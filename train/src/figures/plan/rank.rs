@@ -387,7 +387,8 @@ pub fn formulas(job: &JobFacts<'_>, trainer: &Trainer) -> Option<StatesFormula> 
     let (units, bases): (Vec<u64>, Vec<u64>) = trainer.unit_sizes().into_iter().unzip();
     let base = held_base(job, &bases);
     let w = job.compute.bytes(1);
-    let s = held(&units, job.ranks, job.stage, w, 8);
+    let ema = if job.ema { 4 } else { 0 };
+    let s = held(&units, job.ranks, job.stage, w, [8, ema]);
     let (param, owned) = match job.stage {
         ZeroStage::Zero => ("w P", "P"),
         ZeroStage::One | ZeroStage::Two => ("w P", "P/N"),
@@ -410,8 +411,11 @@ pub fn formulas(job: &JobFacts<'_>, trainer: &Trainer) -> Option<StatesFormula> 
             },
         },
         moment: Formula {
-            bytes: s.moment1 + s.moment2,
-            formula: format!("(4 + 4) {owned}"),
+            bytes: s.moment1 + s.moment2 + s.ema,
+            formula: match job.ema {
+                true => format!("(4 + 4 + 4) {owned}"),
+                false => format!("(4 + 4) {owned}"),
+            },
         },
         note: "P and P/N with each unit padded",
     })
