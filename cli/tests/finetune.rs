@@ -295,7 +295,7 @@ fn packed_examples_are_learnt_alike_on_any_layout() {
             "--set",
             "data.on_long=refuse",
         ],
-        &["data.on_long", "1 of 48 examples", "example 10"],
+        &["data.on_long", "2 of 48 examples", "example 5 with 66"],
         &["x"],
     );
     let planned = s.ok(&["plan", "config.json", "--ranks", "2"]);
