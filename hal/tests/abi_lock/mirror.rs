@@ -2,6 +2,7 @@
 
 use super::headers;
 use super::parse::{Header, Ty};
+use super::rules::number;
 use crossweave_abi as abi;
 use std::any::type_name_of_val;
 use std::collections::BTreeMap;
@@ -139,18 +140,6 @@ fn structs_and_signatures_agree() {
     assert_eq!(h.structs.len(), rust.len() + params.len());
 }
 
-/// `((cw_status)-1)`, `0x10u`, `4u`.
-fn value(text: &str) -> Option<i64> {
-    let t = text.replace("(cw_status)", "");
-    let t = t
-        .trim_matches(|c| c == '(' || c == ')')
-        .trim_end_matches('u');
-    match t.strip_prefix("0x") {
-        Some(x) => i64::from_str_radix(x, 16).ok(),
-        None => t.parse().ok(),
-    }
-}
-
 #[test]
 fn constants_agree_both_ways() {
     macro_rules! constants {
@@ -179,7 +168,7 @@ fn constants_agree_both_ways() {
         .defines
         .into_iter()
         .filter(|(n, _)| n != "CW_ENTRY_NAME")
-        .map(|(n, v)| (n, value(&v).expect("a number")))
+        .map(|(n, v)| (n, number(&v).expect("a number")))
         .collect();
     assert_eq!(c, rust);
 }

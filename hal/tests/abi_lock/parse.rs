@@ -1,8 +1,9 @@
 //! Reads our own C headers: defines, handles, structs and function types, with the offsets a 64-bit compiler gives them.
 //!
-//! Not a C parser: it knows the regular subset the headers are written in and panics on anything else, which fails the test.
+//! Not a C parser: it knows the regular subset the headers are written in, and anything else is refused (R3).
 
 use super::facts;
+use super::scan::scan;
 use std::fmt::{self, Display};
 
 /// A C type.
@@ -59,14 +60,32 @@ pub struct Header {
     pub handles: Vec<String>,
     pub aliases: Vec<(String, Ty)>,
     pub structs: Vec<Struct>,
+    /// Attributes, by what they are about.
+    attributes: Vec<(String, String)>,
     /// What lies beside declarations: contracts in comments, signatures of ops, the manifest.
-    facts: Vec<String>,
+    said: Vec<String>,
+    /// What is about a whole header, and what a compiler is told.
+    whole: Vec<String>,
 }
 
+/// Words of C, of which attributes were taken out.
 struct Tokens<'a> {
     all: Vec<&'a str>,
     at: usize,
+    /// Attributes that are still to be asked for, and before which word they stand.
+    attributes: Vec<(usize, String)>,
 }
+
+/// What may stand before anything that is declared, and changes where or how it lies.
+const ATTRIBUTES: [&str; 7] = [
+    "__attribute__",
+    "__declspec",
+    "_Alignas",
+    "alignas",
+    "_Atomic",
+    "volatile",
+    "CW_EXPORT",
+];
 
 impl<'a> Tokens<'a> {
     fn new(text: &'a str) -> Tokens<'a> {
@@ -81,8 +100,39 @@ impl<'a> Tokens<'a> {
             all.push(&rest[..n]);
             rest = rest[n..].trim_start();
         }
-        Tokens { all, at: 0 }
+        let mut t = Tokens {
+            all: vec![],
+            at: 0,
+            attributes: vec![],
+        };
+        let mut words = all.into_iter().peekable();
+        while let Some(w) = words.next() {
+            if !ATTRIBUTES.contains(&w) {
+                t.all.push(w);
+                continue;
+            }
+            let (mut text, mut depth) = (w.to_string(), 0);
+            while words.peek() == Some(&"(") || depth > 0 {
+                let Some(w) = words.next() else { break };
+                depth += i32::from(w == "(") - i32::from(w == ")");
+                text += &format!(" {w}");
+            }
+            t.attributes.push((t.all.len(), text));
+        }
+        t
     }
+
+    /// The attributes of what was read last, which is `place`.
+    fn attributes(&mut self, place: &str, out: &mut Vec<(String, String)>) {
+        let at = self.at;
+        let (mine, rest) = std::mem::take(&mut self.attributes)
+            .into_iter()
+            .partition(|a| a.0 < at);
+        self.attributes = rest;
+        let mine: Vec<(usize, String)> = mine;
+        out.extend(mine.into_iter().map(|a| (place.to_string(), a.1)));
+    }
+
     fn peek(&self) -> &'a str {
         self.all.get(self.at).copied().unwrap_or("")
     }
@@ -96,20 +146,36 @@ impl<'a> Tokens<'a> {
         self.at += hit as usize;
         hit
     }
-    fn want(&mut self, t: &str) {
+    fn want(&mut self, t: &str) -> Result<(), String> {
         let got = self.next();
-        assert_eq!(
-            got,
-            t,
-            "near {:?}",
-            &self.all[self.at.saturating_sub(8)..self.at]
-        );
+        if got == t {
+            return Ok(());
+        }
+        let near = self.all[..self.at.min(self.all.len())]
+            .iter()
+            .rev()
+            .take(8)
+            .rev();
+        let near: Vec<&str> = near.copied().collect();
+        Err(format!(
+            "not understood near {:?}: {t:?} stands there",
+            near.join(" ")
+        ))
+    }
+
+    fn name(&mut self) -> Result<String, String> {
+        let name = self.next();
+        let word = name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        match word && !name.is_empty() {
+            true => Ok(name.to_owned()),
+            false => Err(format!("not understood: {name:?} is no name")),
+        }
     }
 
     /// A declaration: type and name (empty for an unnamed parameter).
-    fn declaration(&mut self) -> (Ty, String) {
+    fn declaration(&mut self) -> Result<(Ty, String), String> {
         let mut konst = self.take("const");
-        let mut ty = Ty::Named(self.next().to_owned());
+        let mut ty = Ty::Named(self.name()?);
         while self.take("*") {
             ty = Ty::Ptr {
                 to: Box::new(ty),
@@ -119,16 +185,18 @@ impl<'a> Tokens<'a> {
         }
         let mut name = String::new();
         if self.take("(") {
-            self.want("*");
-            name = self.next().to_owned();
-            self.want(")");
-            self.want("(");
+            self.want("*")?;
+            name = self.name()?;
+            self.want(")")?;
+            self.want("(")?;
             let (mut params, mut names) = (Vec::new(), Vec::new());
             while !self.take(")") {
-                let (ty, name) = self.declaration();
+                if !params.is_empty() {
+                    self.want(",")?;
+                }
+                let (ty, name) = self.declaration()?;
                 params.push(ty);
                 names.push(name);
-                self.take(",");
             }
             ty = Ty::Fn {
                 ret: Box::new(ty),
@@ -136,111 +204,131 @@ impl<'a> Tokens<'a> {
                 names,
             };
         } else if !matches!(self.peek(), ")" | "," | ";") {
-            name = self.next().to_owned();
+            name = self.name()?;
             while self.take("[") {
-                ty = Ty::Array(Box::new(ty), self.next().parse().expect("array length"));
-                self.want("]");
+                let n = self.next();
+                let n = n.parse().map_err(|e| format!("{n} elements: {e}"))?;
+                ty = Ty::Array(Box::new(ty), n);
+                self.want("]")?;
             }
         }
-        (ty, name)
+        Ok((ty, name))
     }
 }
 
-fn without_comments(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(i) = rest.find("/*") {
-        out.push_str(&rest[..i]);
-        let end = rest[i..].find("*/").expect("comment ends");
-        rest = &rest[i + end + 2..];
-        out.push(' ');
+/// Kinds of lines that a lock has had all of since it names them: one that is new is a change of what was there.
+const KINDS: &str = "assert attribute directive include linkage macro pragma profile";
+
+/// The names of parameters of functions that are no slots: of a typedef, and of a parameter.
+fn callbacks(place: &str, ty: &Ty, out: &mut Vec<String>) {
+    if let Ty::Fn { params, names, .. } = ty {
+        out.push(format!("params {place} ({})", names.join(", ")));
+        for (t, n) in params.iter().zip(names) {
+            callbacks(&format!("{place}.{n}"), t, out);
+        }
     }
-    out + rest
 }
 
 impl Header {
     /// Reads the given headers as one.
-    pub fn parse(texts: &[&str]) -> Header {
-        let mut h = Header {
-            facts: texts.iter().flat_map(|t| facts::of(t)).collect(),
-            ..Header::default()
-        };
+    ///
+    /// # Errors
+    /// What is not understood, in words.
+    pub fn parse(texts: &[&str]) -> Result<Header, String> {
+        let mut h = Header::default();
         let mut code = String::new();
-        for line in texts.iter().flat_map(|t| {
-            without_comments(t)
-                .lines()
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        }) {
-            let line = line.trim();
-            if let Some(d) = line.strip_prefix("#define ") {
-                let (name, value) = d.split_once(' ').unwrap_or((d, ""));
-                // Function-like macros and attribute spellings differ by platform and are not part of the ABI.
-                let attribute = value.contains("__attribute__") || value.contains("__declspec");
-                if !name.contains('(') && !value.is_empty() && !attribute {
-                    h.defines.push((name.into(), value.trim().into()));
+        for text in texts {
+            let text = scan(text)?;
+            let contracts = facts::contracts(&text);
+            h.said.extend(facts::said(&text, &contracts));
+            h.whole.extend(facts::whole(&text, &contracts));
+            for p in &text.pieces {
+                if let Some((name, value)) = facts::constant(p) {
+                    h.defines.push((name.into(), value.into()));
+                } else if facts::told(p).is_none() {
+                    if !p.when.is_empty() {
+                        return Err(format!("{} is declared only where {}", p.code, p.when));
+                    }
+                    code.push_str(&p.code);
+                    code.push('\n');
                 }
-            } else if !line.starts_with('#')
-                && !line.starts_with("extern \"C\"")
-                && !line.starts_with("CW_ASSERT_")
-                && line != "}"
-            {
-                code.push_str(line);
-                code.push('\n');
             }
         }
         let mut t = Tokens::new(&code);
         while !t.peek().is_empty() {
-            if t.take("CW_HANDLE") {
-                t.want("(");
-                h.handles.push(t.next().into());
-                t.want(")");
+            let name = if t.take("CW_HANDLE") {
+                t.want("(")?;
+                h.handles.push(t.name()?);
+                t.want(")")?;
+                h.handles.last().cloned().unwrap_or_default()
             } else {
-                t.want("typedef");
+                t.want("typedef")?;
                 if t.take("struct") {
-                    let s = h.structure(&mut t);
+                    let s = h.structure(&mut t)?;
                     h.structs.push(s);
+                    h.structs[h.structs.len() - 1].name.clone()
                 } else {
-                    let (ty, name) = t.declaration();
-                    h.aliases.push((name, ty));
+                    let (ty, name) = t.declaration()?;
+                    h.aliases.push((name.clone(), ty));
+                    name
                 }
-            }
-            t.want(";");
+            };
+            t.want(";")?;
+            t.attributes(&name, &mut h.attributes);
         }
-        h
+        let fields = h.structs.iter().flat_map(|s| &s.fields).map(|f| &f.ty);
+        fields
+            .chain(h.aliases.iter().map(|a| &a.1))
+            .try_for_each(|t| h.known(t))?;
+        Ok(h)
     }
 
-    fn structure(&self, t: &mut Tokens<'_>) -> Struct {
-        let name = t.next().to_owned();
+    /// Has every type in this one a size that all compilers agree on?
+    fn known(&self, ty: &Ty) -> Result<(), String> {
+        match ty {
+            Ty::Named(n) if n == "void" => Ok(()),
+            Ty::Named(_) => self.size_align(ty).map(drop),
+            Ty::Ptr { to, .. } | Ty::Array(to, _) => self.known(to),
+            Ty::Fn { ret, params, .. } => {
+                self.known(ret)?;
+                params.iter().try_for_each(|p| self.known(p))
+            }
+        }
+    }
+
+    fn structure(&mut self, t: &mut Tokens<'_>) -> Result<Struct, String> {
+        let name = t.name()?;
         let (mut fields, mut at, mut align) = (Vec::new(), 0usize, 1usize);
-        t.want("{");
+        t.want("{")?;
         while !t.take("}") {
-            let (ty, name) = t.declaration();
-            t.want(";");
-            let (size, a) = self.size_align(&ty);
+            t.attributes(&name, &mut self.attributes);
+            let (ty, field) = t.declaration()?;
+            t.want(";")?;
+            t.attributes(&format!("{name}.{field}"), &mut self.attributes);
+            let (size, a) = self.size_align(&ty)?;
             at = at.next_multiple_of(a);
             fields.push(Field {
-                name,
+                name: field,
                 ty,
                 offset: at,
             });
             at += size;
             align = align.max(a);
         }
-        t.want(&name);
-        Struct {
+        t.want(&name)?;
+        Ok(Struct {
             name,
             fields,
             size: at.next_multiple_of(align),
             align,
-        }
+        })
     }
 
-    fn size_align(&self, ty: &Ty) -> (usize, usize) {
-        match ty {
+    fn size_align(&self, ty: &Ty) -> Result<(usize, usize), String> {
+        Ok(match ty {
             Ty::Ptr { .. } | Ty::Fn { .. } => (8, 8),
             Ty::Array(t, n) => {
-                let (s, a) = self.size_align(t);
+                let (s, a) = self.size_align(t)?;
                 (s * n, a)
             }
             Ty::Named(n) => match n.as_str() {
@@ -249,15 +337,15 @@ impl Header {
                 "int64_t" | "uint64_t" | "double" => (8, 8),
                 n if self.handles.iter().any(|h| h == n) => (8, 8),
                 n => match self.aliases.iter().find(|a| a.0 == n) {
-                    Some(a) => self.size_align(&a.1),
+                    Some(a) => self.size_align(&a.1)?,
                     None => {
                         let s = self.structs.iter().find(|s| s.name == n);
-                        let s = s.unwrap_or_else(|| panic!("unknown type {n}"));
+                        let s = s.ok_or_else(|| format!("not understood: there is no type {n}"))?;
                         (s.size, s.align)
                     }
                 },
             },
-        }
+        })
     }
 
     /// One line per fact of the ABI, in the header's order.
@@ -286,7 +374,24 @@ impl Header {
         // A struct inside structs is named once, however many hold it.
         let mut seen = std::collections::BTreeSet::new();
         out.retain(|l| !l.starts_with("embedded ") || seen.insert(l.clone()));
-        out.extend(self.facts.iter().cloned());
+        out.extend(self.said.iter().cloned());
+        out.push(format!("kinds {KINDS}"));
+        for (name, ty) in &self.aliases {
+            callbacks(name, ty, &mut out);
+        }
+        for s in &self.structs {
+            for f in &s.fields {
+                if let Ty::Fn { params, names, .. } = &f.ty {
+                    let each = params.iter().zip(names);
+                    each.for_each(|(t, n)| {
+                        callbacks(&format!("{}.{}.{n}", s.name, f.name), t, &mut out)
+                    });
+                }
+            }
+        }
+        out.extend(self.whole.iter().cloned());
+        let line = |(place, text): &(String, String)| format!("attribute {place} {text}");
+        out.extend(self.attributes.iter().map(line));
         out
     }
 

@@ -4,9 +4,12 @@
 //! |---|---|
 //! | a slot or field behind the last one of a struct that states its size, and that lies in no other | a new minor |
 //! | a constant with a name and a value that its family has not had; a struct, handle, interface or op that is new | free (R3) |
-//! | what a slot, field, constant or rule promises | a new minor; a line in `abi/editorial` when only its words change |
+//! | what a slot, field, constant, section or rule promises | a new minor; a line in `abi/editorial` when only its words change |
+//! | what a profile demands, more or less | a new minor |
 //! | an op's operands, modes, types, parameters, class or meaning | a new revision of the op |
-//! | everything else: names, places, types, pointees, values, parameters' names, sizes of what lies in arrays, the manifest | never |
+//! | a macro of a new name | free |
+//! | another flag or capability than a single bit, a type whose low byte is not its bits | never |
+//! | everything else: names, places, types, pointees, values, parameters' names, sizes of what lies in arrays, the manifest, macros, attributes, packing, linkage, other headers, assertions left out | never |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +54,15 @@ fn revision(signature: &str) -> u32 {
 /// What a new lock breaks of an old one; empty = only what the rules allow.
 pub fn violations(old: &[String], new: &[String], editorial: &Editorial) -> Vec<String> {
     let mut out = vec![];
-    let ruled = ["struct ", "define CW_ABI_MINOR ", "op ", "contract "];
+    let ruled = [
+        "struct ",
+        "define CW_ABI_MINOR ",
+        "op ",
+        "contract ",
+        "profile ",
+        "assert ",
+        "kinds ",
+    ];
     for line in old {
         if !ruled.iter().any(|r| line.starts_with(r)) && !new.contains(line) {
             out.push(format!("gone or changed: {line}"));
@@ -76,31 +87,141 @@ pub fn violations(old: &[String], new: &[String], editorial: &Editorial) -> Vec<
     // What is said anew of what was there is a contract too.
     let both: BTreeSet<&str> = said.keys().chain(says.keys()).copied().collect();
     for name in both.into_iter().filter(|_| !said.is_empty()) {
-        let there = said.contains_key(name) || known(old, name);
+        let there = declared(old, name) || !declared(new, name);
         let [a, b] = [said.get(name), says.get(name)].map(|d| d.copied().unwrap_or("-"));
         let revised = match (was.get(name), is.get(name)) {
             (Some(was), Some(is)) => revision(is) > revision(was),
             _ => false,
         };
-        let entry = (name.to_string(), a.to_string(), b.to_string());
-        if there && a != b && !newer && !revised && !editorial.contains(&entry) {
+        if there && a != b && !newer && !revised && !only_words(editorial, name, a, b) {
             out.push(format!(
                 "the contract of {name} changed: a new minor, or, when only its words do, `{name} {a} {b} WHY` in abi/editorial"
             ));
         }
     }
+    whole(old, new, newer, &mut out);
+    assertions(old, new, &mut out);
     families(new, &mut out);
+    bits(new, &mut out);
     out
 }
 
-/// Was there something of this name before?
-fn known(old: &[String], name: &str) -> bool {
+/// Do entries, one after the other, lead from these words to those?
+fn only_words(editorial: &Editorial, name: &str, from: &str, to: &str) -> bool {
+    let mut reached = vec![from];
+    let mut at = 0;
+    while let Some(&here) = reached.get(at) {
+        at += 1;
+        for (n, a, b) in editorial {
+            if n == name && a == here && !reached.contains(&b.as_str()) {
+                reached.push(b);
+            }
+        }
+    }
+    reached.contains(&to)
+}
+
+/// Is there a declaration of this name?
+fn declared(lines: &[String], name: &str) -> bool {
     let (of, field) = name.split_once('.').unwrap_or(("", name));
-    let place = format!(" {field} : ");
-    old.iter().any(|l| match of {
-        "" => l.split(' ').nth(1) == Some(name),
-        of => l.starts_with(of) && l.contains(&place),
+    let (begin, place) = (format!("{of} @"), format!(" {field} : "));
+    lines.iter().any(|l| match of {
+        "" => !l.starts_with("contract ") && l.split(' ').nth(1) == Some(name),
+        _ => l.starts_with(&begin) && l.contains(&place),
     })
+}
+
+/// Lines of a kind that may not be new: of what is about a whole header, or about something that was there.
+fn whole(old: &[String], new: &[String], newer: bool, out: &mut Vec<String>) {
+    let had = old.iter().find_map(|l| l.strip_prefix("kinds "));
+    let Some(had) = had else { return };
+    let has = new
+        .iter()
+        .find_map(|l| l.strip_prefix("kinds "))
+        .unwrap_or_default();
+    for kind in had.split(' ').filter(|k| !has.split(' ').any(|h| h == *k)) {
+        out.push(format!("a kind of lines is no longer locked: {kind}"));
+    }
+    let was: BTreeSet<&String> = old.iter().collect();
+    for line in new.iter().filter(|l| !was.contains(l)) {
+        let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if !had.split(' ').any(|k| k == kind) {
+            continue;
+        }
+        let name = rest.split(' ').next().unwrap_or_default();
+        match kind {
+            "macro" if !named(old, "macro ").contains_key(name) => {}
+            "profile" if newer => {}
+            "assert" => {}
+            "profile" => out.push(format!("a demand is new and CW_ABI_MINOR is not: {line}")),
+            _ => out.push(format!("not of the lock: {line}")),
+        }
+    }
+    let is: BTreeSet<&String> = new.iter().collect();
+    for line in old.iter().filter(|l| l.starts_with("profile ") && !newer) {
+        if !is.contains(line) {
+            out.push(format!(
+                "a demand is gone and CW_ABI_MINOR is not new: {line}"
+            ));
+        }
+    }
+}
+
+/// What was asserted of a struct is asserted, and an assertion is true.
+fn assertions(old: &[String], new: &[String], out: &mut Vec<String>) {
+    // `SIZE(cw_str, 16)` and `AT(cw_str, len, 8)`, by what they are about.
+    let of = |lines: &[String]| -> BTreeMap<String, String> {
+        let split = lines.iter().filter_map(|l| {
+            let (about, n) = l
+                .strip_prefix("assert ")?
+                .trim_end_matches(')')
+                .rsplit_once(", ")?;
+            Some((about.to_owned(), n.to_owned()))
+        });
+        split.collect()
+    };
+    let (before, after) = (of(old), of(new));
+    for about in before.keys().filter(|a| !after.contains_key(*a)) {
+        out.push(format!("no longer asserted: {about})"));
+    }
+    for (about, n) in &after {
+        let line = match about.split_once('(') {
+            Some(("SIZE", name)) => format!(" {name} size {n}"),
+            Some((_, place)) => {
+                let (name, field) = place.split_once(", ").unwrap_or((place, ""));
+                format!("{name} @{n} {field} : ")
+            }
+            None => String::new(),
+        };
+        let holds = |l: &String| match about.starts_with("SIZE") {
+            true => l.strip_prefix("struct").or(l.strip_prefix("leaf")) == Some(&line),
+            false => l.starts_with(&line),
+        };
+        if line.is_empty() || !new.iter().any(holds) {
+            out.push(format!("an assertion that is not so: {about}, {n})"));
+        }
+    }
+}
+
+/// Numbers that are joined by `|` are single bits, and the low byte of a type is the bits of an element.
+fn bits(new: &[String], out: &mut Vec<String>) {
+    let joined = ["CAP", "ERRF", "FLAG", "LAYOUT", "MATH", "COLLF"];
+    for (name, value) in constants(new) {
+        let (family, own) = name["CW_".len()..]
+            .split_once('_')
+            .unwrap_or((&name[3..], ""));
+        let Some(n) = number(value) else { continue };
+        if joined.contains(&family) && n.count_ones() != 1 {
+            out.push(format!("{name} is no single bit: {value}"));
+        }
+        let digits = own.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+        let end = digits
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(digits.len());
+        if family == "DT" && digits[..end].parse() != Ok(n & 0xFF) {
+            out.push(format!("the low byte of {name} is not its bits: {value}"));
+        }
+    }
 }
 
 /// Structs may grow at their end, with a new minor.
@@ -142,23 +263,30 @@ fn grown(old: &[String], new: &[String], newer: bool, out: &mut Vec<String>) {
     }
 }
 
+/// The constants of a lock and their values.
+fn constants(lines: &[String]) -> impl Iterator<Item = (&str, &str)> {
+    let defined = lines.iter().filter_map(|l| l.strip_prefix("define "));
+    defined
+        .filter_map(|d| d.split_once(' '))
+        .filter(|d| d.0.starts_with("CW_"))
+}
+
+/// `((cw_status)-1)`, `0x10u`, `4u`.
+pub fn number(text: &str) -> Option<i64> {
+    let t = text.replace("(cw_status)", "");
+    let t = t
+        .trim_matches(|c| c == '(' || c == ')')
+        .trim_end_matches('u');
+    match t.strip_prefix("0x") {
+        Some(x) => i64::from_str_radix(x, 16).ok(),
+        None => t.parse().ok(),
+    }
+}
+
 /// In a family of constants (`CW_COLL_*`) a value has one name.
 fn families(new: &[String], out: &mut Vec<String>) {
-    let number = |v: &str| -> Option<i64> {
-        let v = v.replace("(cw_status)", "");
-        let v = v
-            .trim_matches(|c| c == '(' || c == ')')
-            .trim_end_matches('u');
-        match v.strip_prefix("0x") {
-            Some(x) => i64::from_str_radix(x, 16).ok(),
-            None => v.parse().ok(),
-        }
-    };
     let mut seen: BTreeMap<(&str, i64), &str> = BTreeMap::new();
-    for (name, value) in new
-        .iter()
-        .filter_map(|l| l.strip_prefix("define ")?.split_once(' '))
-    {
+    for (name, value) in constants(new) {
         let family = match name.match_indices('_').nth(1) {
             // Limits are sizes, not names of anything.
             Some((at, _)) if !name.starts_with("CW_PROGRAM_MAX") => &name[..at],
