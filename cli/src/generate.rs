@@ -27,14 +27,14 @@ pub fn run(args: &GenerateArgs, around: &Surroundings) -> Result<()> {
     let source = &model.source;
     infer::continues(source)?;
     let tokenizer = model.tokenizer(&around.caches)?;
-    let mut trainer = infer::open(source, &plugin, &host, DType::F32, 1, 1)?;
+    let mut engine = infer::open(source, &plugin, &host, DType::F32, 1, 1)?;
     let draw = Draw {
         tokens: args.tokens,
         temperature: args.temperature,
         top_k: args.top_k,
         seed: args.seed,
     };
-    let text = infer::continue_text(&mut trainer, source, &tokenizer, &args.prompt, draw)?;
+    let text = infer::continue_text(&mut engine, source, &tokenizer, &args.prompt, draw)?;
     say!("{}{text}", args.prompt);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The only place where plan meets device: one rank's [`Trainer`] runs the program of its plan over streams, and
+//! The only place where plan meets device: one rank's [`Engine`] runs the program of its plan over streams, and
 //! knows no model and no algorithm.
 //!
 //! The host only enqueues. What it wants to know of a step (loss, gradient norm) is copied to pinned
@@ -13,6 +13,7 @@ mod blocks;
 mod caches;
 mod devices;
 mod dry;
+mod engine;
 mod error;
 mod graphs;
 mod groups;
@@ -25,7 +26,6 @@ mod quantized;
 mod scale;
 mod timeline;
 mod trace;
-mod trainer;
 mod upload;
 mod values;
 mod whole;
@@ -45,9 +45,9 @@ pub use crossweave_store::{
 };
 pub use devices::{Devices, Files, Links};
 pub use dry::{dry_run, plan_for, prepare};
+pub use engine::{Engine, MicroBatch, Prediction, StepMetrics, predict, rehearsal, rehearse};
 pub use error::{Error, Result};
 pub use graphs::GraphCounts;
 pub use groups::MeshGroups;
 pub use ledger::RankLedger;
 pub use trace::Trace;
-pub use trainer::{MicroBatch, Prediction, StepMetrics, Trainer, predict, rehearsal, rehearse};

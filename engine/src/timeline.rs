@@ -20,7 +20,7 @@ pub(crate) struct Diagnostics {
     pub watch: Option<Watch>,
     /// What the checker calls the plan's steps.
     purposes: Vec<Option<Purpose>>,
-    /// Steps that this trainer has run itself, those before a resume left out.
+    /// Steps that this engine has run itself, those before a resume left out.
     steps: u64,
     /// Device allocations made by steps after the second.
     late: u64,

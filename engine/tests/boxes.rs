@@ -6,7 +6,7 @@ use crate::tensor_parallel::{Deep, Mlp};
 use crossweave_checkpoint::{Checkpoint, Dtype, Piece, Writer};
 use crossweave_engine::optimizers::{Adafactor, Adam, Lamb, Optimizer, ParamGroups};
 use crossweave_engine::{
-    OffloadDevice, OffloadSpec, RankSpec, Rows, StateKind, Trainer, ZeroSpec, ZeroStage, dry_run,
+    Engine, OffloadDevice, OffloadSpec, RankSpec, Rows, StateKind, ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::{DType, LocalKv};
 use crossweave_mesh::{Axis, Place};
@@ -167,8 +167,8 @@ fn blob(kind: &str, name: &str) -> String {
     format!("{kind}/{name}")
 }
 
-/// Writes what a rank saves, as the trainer does.
-fn save(t: &mut Trainer, writer: &Writer, rank: usize) {
+/// Writes what a rank saves, as the engine does.
+fn save(t: &mut Engine, writer: &Writer, rank: usize) {
     let mut snapshot = t.snapshot(None).unwrap();
     let mut file = writer.rank(rank).unwrap();
     for (k, (shard, bytes)) in snapshot.read().unwrap().enumerate() {
@@ -191,7 +191,7 @@ fn save(t: &mut Trainer, writer: &Writer, rank: usize) {
 }
 
 /// Gives a rank what it wants of a checkpoint.
-fn restore(t: &mut Trainer, from: &Checkpoint) {
+fn restore(t: &mut Engine, from: &Checkpoint) {
     for (kind, part) in t.wanted() {
         let name = blob(kind.name(), &part.param);
         // In two halves, as a reader in chunks does.
@@ -232,8 +232,8 @@ pub fn ranks<T: Send>(s: &RankSpec, each: impl Fn(RankSpec) -> T + Sync) -> Vec<
     })
 }
 
-/// A rank's trainer with starting values.
-pub fn start(w: &World, s: &RankSpec, units: Vec<UnitDecl>, kv: &Arc<LocalKv>) -> Trainer {
+/// A rank's engine with starting values.
+pub fn start(w: &World, s: &RankSpec, units: Vec<UnitDecl>, kv: &Arc<LocalKv>) -> Engine {
     let units = placed(units, s);
     let null = w.null.open(0).unwrap();
     let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
@@ -244,7 +244,7 @@ pub fn start(w: &World, s: &RankSpec, units: Vec<UnitDecl>, kv: &Arc<LocalKv>) -
 }
 
 /// Every state as rank 0 reads it; nothing on the others.
-fn read_all(t: &mut Trainer) -> State {
+fn read_all(t: &mut Engine) -> State {
     let mut out = State::new();
     if !t.spec().place.is_first() {
         t.serve_reads().unwrap();
@@ -501,7 +501,7 @@ fn a_unit_with_two_sets_of_owners_is_refused() {
     }
 }
 
-/// Why a trainer of these units is refused; what their blocks compute is not looked at.
+/// Why an engine of these units is refused; what their blocks compute is not looked at.
 fn planned(w: &World, units: Vec<UnitDecl>, s: RankSpec) -> String {
     let idle = |u: UnitDecl| UnitDecl {
         block: Arc::new(Holds),

@@ -6,7 +6,7 @@ use crate::common::{
     train_with, units, world,
 };
 use crossweave_engine::{
-    MicroBatch, OffloadDevice, PipelineOrder, PipelineSpec, RankSpec, StateKind, Trainer, ZeroSpec,
+    Engine, MicroBatch, OffloadDevice, PipelineOrder, PipelineSpec, RankSpec, StateKind, ZeroSpec,
     ZeroStage,
 };
 use crossweave_hal::DType;
@@ -37,7 +37,7 @@ fn hosted(s: RankSpec, folder: &Path, tier: OffloadDevice) -> RankSpec {
     }
 }
 
-fn read(t: &Trainer, kind: StateKind) -> Vec<Vec<f32>> {
+fn read(t: &Engine, kind: StateKind) -> Vec<Vec<f32>> {
     let each = t.params();
     each.iter()
         .map(|p| t.read(&p.name, kind).unwrap())

@@ -4,8 +4,8 @@
 use crate::common;
 use common::*;
 use crossweave_engine::{
-    FileSettings, GraphCounts, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload, Precision,
-    RankSpec, Recompute, Rows, ScaleRule, Trainer, ZeroSpec, ZeroStage,
+    Engine, FileSettings, GraphCounts, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload,
+    Precision, RankSpec, Recompute, Rows, ScaleRule, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::{DType, trace::Tracer};
 use crossweave_nn::ModelSpec;
@@ -29,7 +29,7 @@ fn both(w: &World, model: &impl Declares, spec: &RankSpec, at: &str) -> Vec<Grap
     };
     assert!(plain.ledgers.iter().all(|l| l.graphs.is_none()), "{at}");
     // Where a run is timed, events lie around each step and each collective; half of the layouts are.
-    let timed = |t: &mut Trainer| {
+    let timed = |t: &mut Engine| {
         let tracer = Tracer::new(t.device(), Instant::now()).unwrap();
         t.timeline(tracer);
     };

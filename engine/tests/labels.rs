@@ -6,8 +6,8 @@ use common::{
 };
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    LossScaler, MicroBatch, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, Rows,
-    ScaleRule, StateKind, Trainer, ZeroSpec, ZeroStage, dry_run,
+    Engine, LossScaler, MicroBatch, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute,
+    Rows, ScaleRule, StateKind, ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::LocalKv;
 use crossweave_tensor::{Block, Builder, Cx, Flow, Init, Param, Result, UnitDecl};
@@ -130,7 +130,7 @@ fn engine(w: &World, s: &RankSpec, steps: usize) -> (Vec<f64>, [Vec<f64>; 2], [V
             .rank(&device, units(), &s, &dry, &Boot(kv.clone()))
             .unwrap();
         t.init().unwrap();
-        let values = |t: &mut Trainer| -> [Vec<f64>; 2] {
+        let values = |t: &mut Engine| -> [Vec<f64>; 2] {
             let names: Vec<_> = t.params().iter().map(|p| p.name.clone()).collect();
             let read = |i: usize| -> Vec<f64> {
                 let all = t.read(&names[i], StateKind::Value).unwrap();

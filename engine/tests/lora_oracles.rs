@@ -5,7 +5,7 @@ use crate::common::{Boot, World, world};
 use crate::oracles::{Values, case, max_rel, read, shift};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, MicroBatch, Place, RankSpec, Recompute, Rows, StateKind, Trainer, ZeroSpec, ZeroStage,
+    Axis, Engine, MicroBatch, Place, RankSpec, Recompute, Rows, StateKind, ZeroSpec, ZeroStage,
     dry_run,
 };
 use crossweave_hal::{DType, KvStore, LocalKv};
@@ -65,7 +65,7 @@ fn open(name: &str) -> Case {
     }
 }
 
-fn trainer(w: &World, c: &Case, spec: RankSpec, kv: &Arc<dyn KvStore>) -> Trainer {
+fn engine(w: &World, c: &Case, spec: RankSpec, kv: &Arc<dyn KvStore>) -> Engine {
     let units = c.lora.units(&c.model, &Place::alone()).unwrap();
     let null = w.null.open(0).unwrap();
     let dry = dry_run(
@@ -110,7 +110,7 @@ fn logits_and_gradients_of_adapters_equal_peft_in_f64() {
         let (shape, ids) = &c.inputs["input_ids"];
         let (b, t) = (shape[0], shape[1]);
         let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
-        let mut tr = trainer(&w, &c, spec(0, 1, b, t - 1), &kv);
+        let mut tr = engine(&w, &c, spec(0, 1, b, t - 1), &kv);
         let expected = read(c.folder.join("expected.safetensors"));
         let all: Vec<i32> = ids.iter().map(|x| *x as i32).collect();
         let logits = tr.logits(&all, b as u64, t as u64).unwrap();
@@ -154,7 +154,7 @@ fn curve(name: &str, ranks: usize, stage: u32, recompute: Recompute) -> (Vec<f64
             compute: DType::F32,
             ..spec(rank as u32, ranks as u32, per, t - 1)
         };
-        let mut tr = trainer(&w, &c, spec, &kv);
+        let mut tr = engine(&w, &c, spec, &kv);
         let mut losses = vec![];
         for s in 0..steps {
             let rows = &ids[(s * b + rank * per) * t..(s * b + (rank + 1) * per) * t];

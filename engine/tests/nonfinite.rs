@@ -2,7 +2,7 @@
 
 use crate::common;
 use common::{gpt2, ranked, spec, units, world};
-use crossweave_engine::{MicroBatch, StateKind, Trainer, dry_run};
+use crossweave_engine::{Engine, MicroBatch, StateKind, dry_run};
 use crossweave_hal::{Bootstrap, KvStore, LocalKv, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl Bootstrap for Boot {
 }
 
 /// Three steps on `ranks` ranks, before which `plant` may change a rank's parameters; each rank's error, if any.
-fn errors(ranks: u32, plant: impl Fn(&mut Trainer, u32) + Sync) -> Vec<Option<String>> {
+fn errors(ranks: u32, plant: impl Fn(&mut Engine, u32) + Sync) -> Vec<Option<String>> {
     let w = world();
     let kv = Arc::new(LocalKv::default());
     let s = spec(ranks, 1);
@@ -59,7 +59,7 @@ fn errors(ranks: u32, plant: impl Fn(&mut Trainer, u32) + Sync) -> Vec<Option<St
     })
 }
 
-fn overwrite(t: &mut Trainer, part: &str, value: f32) -> String {
+fn overwrite(t: &mut Engine, part: &str, value: f32) -> String {
     let name = t
         .params()
         .into_iter()

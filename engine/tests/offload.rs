@@ -267,7 +267,7 @@ fn sixteen_bit_gradients_on_the_way_are_the_gradients_rounded_once() {
 }
 
 /// One step late: the update of step t is of gradients taken at the parameters after step t - 2. The plain simulation keeps two
-/// trainers' worth of parameters by hand: it trains one step from the older parameters and applies Adam to the newer ones.
+/// engines' worth of parameters by hand: it trains one step from the older parameters and applies Adam to the newer ones.
 #[test]
 fn a_delayed_update_is_the_reference_with_one_step_of_staleness() {
     let (w, dir) = (world(), tempfile::tempdir().unwrap());

@@ -4,7 +4,7 @@
 use crate::common;
 use common::*;
 use crossweave_engine::optimizers::*;
-use crossweave_engine::{RankSpec, StateKind, Trainer, ZeroSpec, ZeroStage};
+use crossweave_engine::{Engine, RankSpec, StateKind, ZeroSpec, ZeroStage};
 use crossweave_hal::{DType, Tag};
 use crossweave_nn::ModelSpec;
 
@@ -229,8 +229,8 @@ fn moments_take_what_the_optimizer_says_to_the_byte() {
     }
 }
 
-/// All of a trainer's state by shards, as checkpoints hold it.
-fn save(t: &Trainer) -> Vec<(StateKind, String, u64, Vec<u8>)> {
+/// All of an engine's state by shards, as checkpoints hold it.
+fn save(t: &Engine) -> Vec<(StateKind, String, u64, Vec<u8>)> {
     let mut out = vec![];
     for s in t.shards() {
         let mut bytes = vec![];

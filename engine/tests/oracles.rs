@@ -4,7 +4,7 @@ use crate::common::Boot;
 use crate::common::set_up;
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, Devices, Links, MicroBatch, Place, RankSpec, Recompute, Rows, StateKind, Trainer,
+    Axis, Devices, Engine, Links, MicroBatch, Place, RankSpec, Recompute, Rows, StateKind,
     ZeroSpec, dry_run,
 };
 use crossweave_hal::{DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
@@ -97,7 +97,7 @@ fn world() -> World {
     }
 }
 
-fn trainer(
+fn engine(
     w: &World,
     name: &str,
     rank: u32,
@@ -105,7 +105,7 @@ fn trainer(
     batch: u64,
     seq: u64,
     recompute: Recompute,
-) -> (Trainer, Values) {
+) -> (Engine, Values) {
     let dir = case(name).join("model");
     let config: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
@@ -166,7 +166,7 @@ fn check_case(name: &str) {
     let inputs = read(case(name).join("inputs.safetensors"));
     let (shape, ids) = &inputs["input_ids"];
     let (b, t) = (shape[0], shape[1]);
-    let (mut tr, _) = trainer(&w, name, 0, 1, b as u64, t as u64 - 1, Recompute::None);
+    let (mut tr, _) = engine(&w, name, 0, 1, b as u64, t as u64 - 1, Recompute::None);
     let expected = read(case(name).join("expected.safetensors"));
     let all: Vec<i32> = ids.iter().map(|x| *x as i32).collect();
     let logits = tr.logits(&all, b as u64, t as u64).unwrap();
@@ -233,7 +233,7 @@ fn curve(name: &'static str, ranks: usize, recompute: Recompute) -> Vec<f64> {
     let (steps, b, t) = (shape[0], shape[1], shape[2]);
     let per = b / ranks;
     let run = |rank: usize| {
-        let (mut tr, _) = trainer(
+        let (mut tr, _) = engine(
             &w,
             name,
             rank as u32,

@@ -275,10 +275,10 @@ fn lengths_matter_and_wrong_ones_are_refused() {
         let device = w.cpu.open(0).unwrap();
         let lowered = prepare(&device, s, &units, &dry).unwrap();
         let boot = Boot(Arc::new(LocalKv::default()));
-        let mut trainer =
-            crossweave_engine::Trainer::new(w.devices(&device), lowered, units, w.links(&boot))
+        let mut engine =
+            crossweave_engine::Engine::new(w.devices(&device), lowered, units, w.links(&boot))
                 .unwrap();
-        trainer.init().unwrap();
+        engine.init().unwrap();
         let ids = vec![1; ROWS * t];
         let batch = MicroBatch {
             tokens: &ids,
@@ -287,9 +287,9 @@ fn lengths_matter_and_wrong_ones_are_refused() {
             images: &[],
             first_sequence: 0,
         };
-        trainer.count_targets(1, 1).unwrap();
-        let step = trainer.step(&[batch], 0.1).unwrap_err().to_string();
-        assert!(trainer.evaluate(&batch).is_err());
+        engine.count_targets(1, 1).unwrap();
+        let step = engine.step(&[batch], 0.1).unwrap_err().to_string();
+        assert!(engine.evaluate(&batch).is_err());
         step
     };
     let mut lengths: Vec<i32> = packed.iter().flat_map(|r| r.lengths.clone()).collect();

@@ -5,7 +5,7 @@ use crate::boxes::{SplitModel, expert_job, ranks, start};
 use crate::common::*;
 use crate::experts::ExpertModel;
 use crossweave_engine::{
-    Error, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Rows, StateKind, Trainer, ZeroSpec,
+    Engine, Error, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Rows, StateKind, ZeroSpec,
     ZeroStage, side_programs,
 };
 use crossweave_hal::LocalKv;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Calls by the group's name in the ledger.
 type Calls = BTreeMap<String, u64>;
 
-fn counted(t: &Trainer) -> Calls {
+fn counted(t: &Engine) -> Calls {
     let mut out = Calls::new();
     for line in t.ledger().collectives {
         *out.entry(line.group).or_default() += line.calls;
@@ -27,7 +27,7 @@ fn counted(t: &Trainer) -> Calls {
 }
 
 /// What something adds to the count.
-fn added<T>(t: &mut Trainer, what: impl FnOnce(&mut Trainer) -> T) -> (Calls, T) {
+fn added<T>(t: &mut Engine, what: impl FnOnce(&mut Engine) -> T) -> (Calls, T) {
     let before = counted(t);
     let out = what(t);
     let mut after = counted(t);
@@ -85,7 +85,7 @@ struct Rank {
     done: BTreeMap<&'static str, Calls>,
 }
 
-fn served<T: Default>(t: &mut Trainer, ask: impl FnOnce(&mut Trainer) -> T) -> T {
+fn served<T: Default>(t: &mut Engine, ask: impl FnOnce(&mut Engine) -> T) -> T {
     if !t.spec().place.is_first() {
         t.serve_reads().unwrap();
         return T::default();
@@ -147,7 +147,7 @@ fn rank(w: &World, s: RankSpec, model: &impl Declares, kv: &Arc<LocalKv>) -> Ran
     t.load(name, StateKind::Value, 0, &vec![f32::NAN; whole])
         .unwrap();
     t.publish().unwrap();
-    let found = |t: &Trainer| {
+    let found = |t: &Engine| {
         let lines = t.ledger().collectives;
         let mine = lines.into_iter().filter(|l| l.tag == "nonfinite");
         let mut out = Calls::new();

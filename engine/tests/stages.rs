@@ -5,8 +5,8 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::GroupRule;
 use crossweave_engine::{
-    LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec,
-    Precision, RankSpec, Recompute, ScaleRule, StateKind, Trainer, ZeroSpec, ZeroStage,
+    Engine, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec,
+    Precision, RankSpec, Recompute, ScaleRule, StateKind, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
@@ -172,7 +172,7 @@ fn an_overflow_anywhere_skips_the_step_on_every_stage() {
         },
         ..spec(2, 2)
     };
-    let poison = |t: &mut Trainer| t.poison(2);
+    let poison = |t: &mut Engine| t.poison(2);
     let alone = train_with(&w, &model, &base, 5, poison);
     let skipped: Vec<bool> = alone.metrics.iter().map(|m| m.skipped).collect();
     assert!(skipped[1] && !skipped[4], "{skipped:?}");
@@ -234,7 +234,7 @@ fn a_run_goes_on_over_other_stages() {
     };
     for (before, after) in [((1, 0), (3, 1)), ((4, 3), (2, 0)), ((2, 2), (1, 3))] {
         let half = train(&w, &model, &shapes(before.0, before.1), 2);
-        let load = |t: &mut Trainer| {
+        let load = |t: &mut Engine| {
             for ((name, state), values) in &half.state {
                 t.load(name, kind(state), 0, values).unwrap();
             }
@@ -258,7 +258,7 @@ fn every_element_is_saved_once() {
         for (pp, dp, stage) in [(2, 2, 0), (3, 1, 1), (2, 2, 3), (4, 2, 2)] {
             let s = even_over(&staged(&spec(dp, 1), stage), &model, pp, ORDERS[0]);
             let saved = Mutex::new(Saved::new());
-            let note = |t: &Trainer| {
+            let note = |t: &Engine| {
                 let mut all = saved.lock().unwrap();
                 for shard in t.shards() {
                     for part in shard.parts {
@@ -296,7 +296,7 @@ fn samples_are_drawn_over_stages() {
         let tokens: Vec<i32> = (0..2 * 5).map(|i| i * 3 % 37).collect();
         let drawn = |s: &RankSpec| -> Vec<f32> {
             let found = Mutex::new(vec![]);
-            let draw = |t: &mut Trainer| {
+            let draw = |t: &mut Engine| {
                 let first = t.spec().place.is_first();
                 if t.spec().pipeline.is_some() {
                     let e = t.logits(&tokens, 2, 5).unwrap_err().to_string();
@@ -338,7 +338,7 @@ fn a_value_that_is_not_finite_is_named_by_every_stage() {
     let s = even_over(&spec(1, 2), &model, 2, PipelineOrder::OneFOneB);
     let name = units(&model)[1].params[0].name.to_string();
     let said = Mutex::new(vec![]);
-    let spoil = |t: &mut Trainer| {
+    let spoil = |t: &mut Engine| {
         t.find_nonfinite();
         let param = t.params().into_iter().find(|p| p.name == name).unwrap();
         let values = vec![f32::NAN; param.shape.numel() as usize];

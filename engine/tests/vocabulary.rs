@@ -2,7 +2,7 @@
 //! its rows are divided evenly or not, and its memory is divided.
 
 use crate::common::*;
-use crossweave_engine::{MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Trainer, dry_run};
+use crossweave_engine::{Engine, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, dry_run};
 use crossweave_hal::DType;
 use crossweave_nn::split::vocabulary;
 use crossweave_nn::{Lora, ModelSpec, Targets};
@@ -42,7 +42,7 @@ fn gradients(w: &World, model: &impl Declares, s: &RankSpec) -> Vec<(f64, Gradie
     let counted = |(i, id): (usize, &i32)| if i % 7 == 2 { -100 } else { (id + 5) % 37 };
     let targets: Vec<i32> = tokens.iter().enumerate().map(counted).collect();
     let found = Mutex::new(vec![]);
-    let look = |t: &mut Trainer| {
+    let look = |t: &mut Engine| {
         let batch = MicroBatch {
             tokens: &tokens,
             targets: &targets,
@@ -124,7 +124,7 @@ fn samples_are_drawn_from_all_logits() {
     for model in models() {
         let drawn = |model: &Cut, s: &RankSpec| -> Vec<f32> {
             let found = Mutex::new(vec![]);
-            let draw = |t: &mut Trainer| {
+            let draw = |t: &mut Engine| {
                 if !t.spec().place.is_first() {
                     return t.serve_reads().unwrap();
                 }

@@ -4,7 +4,7 @@
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
-use crossweave_engine::{Devices, Links, MicroBatch, Trainer, Units, dry_run, prepare};
+use crossweave_engine::{Devices, Engine, Links, MicroBatch, Units, dry_run, prepare};
 use crossweave_hal::{Bootstrap, DType, HostServices, Plugin, RawPlugin, Result};
 use crossweave_job::spec::alone;
 use crossweave_tensor::Builder;
@@ -52,8 +52,8 @@ pub fn train(
     let device = cpu.open(0)?;
     let units = Units::new(units, &spec.place, &spec.optim)?;
     let lowered = prepare(&device, &spec, &units, &dry)?;
-    let mut trainer = Trainer::new(Devices::one(&device), lowered, units, Links::new(&Alone))?;
-    trainer.init()?;
+    let mut engine = Engine::new(Devices::one(&device), lowered, units, Links::new(&Alone))?;
+    engine.init()?;
     let micro = MicroBatch {
         tokens,
         targets,
@@ -62,8 +62,8 @@ pub fn train(
         first_sequence: 0,
     };
     for _ in 0..steps {
-        trainer.step(&[micro], lr)?;
-        if let Some(m) = trainer.metrics()?
+        engine.step(&[micro], lr)?;
+        if let Some(m) = engine.metrics()?
             && m.step.is_multiple_of(10)
         {
             println!("step {:3}  loss {:.4}", m.step, m.loss);

@@ -1,5 +1,5 @@
 //! What a rank does together with others outside the step: validation, samples, reads of state, and what is exchanged about values that
-//! are not finite. The engine and the state do it (`engine/src/trainer/eval.rs`, `engine/state/src/ranks.rs`); a test holds them to this account.
+//! are not finite. The engine and the state do it (`engine/src/engine/eval.rs`, `engine/state/src/ranks.rs`); a test holds them to this account.
 
 use crate::planning::is_slotted;
 use crate::spec::RankSpec;

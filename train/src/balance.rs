@@ -14,7 +14,7 @@ use crate::setup::Run;
 use crate::stages;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::Balance;
-use crossweave_engine::{Devices, Links, MicroBatch, Trainer, Units, dry_run, prepare};
+use crossweave_engine::{Devices, Engine, Links, MicroBatch, Units, dry_run, prepare};
 use crossweave_mesh::Place;
 use crossweave_tensor::UnitDecl;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -223,7 +223,7 @@ impl Drop for Arrivals<'_> {
 
 fn speed(run: &Run, rank: u32, mut arrivals: Arrivals<'_>) -> Result<()> {
     let gates = arrivals.gates;
-    let (mut trainer, tokens) = ready(run, rank)?;
+    let (mut engine, tokens) = ready(run, rank)?;
     let batch = [MicroBatch {
         tokens: &tokens,
         targets: &tokens,
@@ -233,9 +233,9 @@ fn speed(run: &Run, rank: u32, mut arrivals: Arrivals<'_>) -> Result<()> {
     }];
     let mut step = || -> Result<Duration> {
         let began = Instant::now();
-        trainer.count_targets(1, 1)?;
-        trainer.step(&batch, 0.0)?;
-        trainer.metrics()?;
+        engine.count_targets(1, 1)?;
+        engine.step(&batch, 0.0)?;
+        engine.metrics()?;
         Ok(began.elapsed())
     };
     arrivals.come();
@@ -256,7 +256,7 @@ fn speed(run: &Run, rank: u32, mut arrivals: Arrivals<'_>) -> Result<()> {
 }
 
 /// A rank alone with the model's ends and two layers, and any tokens.
-fn ready(run: &Run, rank: u32) -> Result<(Trainer, Vec<i32>)> {
+fn ready(run: &Run, rank: u32) -> Result<(Engine, Vec<i32>)> {
     let units = short(run.job.units(&Place::alone())?.into_inner());
     let null = crate::backend::open_linked("null", &run.host)?.open(0)?;
     let spec = timed(&run.job);
@@ -266,10 +266,10 @@ fn ready(run: &Run, rank: u32) -> Result<(Trainer, Vec<i32>)> {
     let units =
         Units::new(units, &spec.place, &spec.optim).map_err(crossweave_engine::Error::from)?;
     let lowered = prepare(&device, &spec, &units, &dry)?;
-    let mut trainer = Trainer::new(Devices::one(&device), lowered, units, Links::new(&Alone))?;
-    trainer.init()?;
+    let mut engine = Engine::new(Devices::one(&device), lowered, units, Links::new(&Alone))?;
+    engine.init()?;
     let tokens = vec![0; (batch * run.job.seq_len) as usize];
-    Ok((trainer, tokens))
+    Ok((engine, tokens))
 }
 
 /// The first three units and the last, where no other is needed by them.

@@ -4,7 +4,7 @@
 use crate::setup::Run;
 use crate::split::{Split, part};
 use crate::train_error::Result;
-use crossweave_engine::Trainer;
+use crossweave_engine::Engine;
 use crossweave_hal::trace::{Span, Tracer, Work};
 use crossweave_report::StepTime;
 use std::collections::BTreeMap;
@@ -33,22 +33,18 @@ pub struct Times {
 }
 
 impl Times {
-    /// Has `trainer` record when its steps begin and end. All ranks call this at the same point. `traced`: the tracer that is at work
+    /// Has `engine` record when its steps begin and end. All ranks call this at the same point. `traced`: the tracer that is at work
     /// already.
     ///
     /// # Errors
     /// A device without events, where the config asks for a breakdown; elsewhere nothing is recorded then.
-    pub fn begin(
-        run: &Run,
-        traced: Option<&Tracer>,
-        trainer: &mut Trainer,
-    ) -> Result<Option<Times>> {
+    pub fn begin(run: &Run, traced: Option<&Tracer>, engine: &mut Engine) -> Result<Option<Times>> {
         let wanted = run.job.resolved.settings.wall_clock_breakdown;
         let tracer = match traced {
             Some(t) => t.clone(),
-            None => match Tracer::new(trainer.device(), Instant::now()) {
+            None => match Tracer::new(engine.device(), Instant::now()) {
                 Ok(own) => {
-                    trainer.timeline(own.clone());
+                    engine.timeline(own.clone());
                     own
                 }
                 Err(e) if wanted => return Err(e.into()),

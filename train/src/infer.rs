@@ -6,7 +6,7 @@ use crate::model::Source;
 use crate::start::start;
 use crate::train_error::{Result, TrainError};
 use crossweave_data::Tokenizer;
-use crossweave_engine::{Devices, Links, Trainer, Units, dry_run, prepare};
+use crossweave_engine::{Devices, Engine, Links, Units, dry_run, prepare};
 use crossweave_hal::{Bootstrap, DType, HostServices, Plugin};
 use crossweave_nn::Predicts;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub fn open(
     compute: DType,
     batch: u64,
     seq: u64,
-) -> Result<Trainer> {
+) -> Result<Engine> {
     let null = open_linked("null", host)?.open(0)?;
     let family = source.spec.family();
     let labelled = family.predicts() != Predicts::Next || family.sees();
@@ -47,9 +47,9 @@ pub fn open(
     let dry = dry_run(&null, &units, compute, batch, seq)?;
     let device = open_device(plugin, 0)?;
     let lowered = prepare(&device, &spec, &units, &dry)?;
-    let mut trainer = Trainer::new(Devices::one(&device), lowered, units, Links::new(&Alone))?;
-    start(source, &mut trainer)?;
-    Ok(trainer)
+    let mut engine = Engine::new(Devices::one(&device), lowered, units, Links::new(&Alone))?;
+    start(source, &mut engine)?;
+    Ok(engine)
 }
 
 /// Does the model continue a text?
@@ -92,7 +92,7 @@ pub struct Draw {
 /// # Errors
 /// A prompt the tokenizer cannot encode; the device; logits that are not numbers.
 pub fn continue_text(
-    trainer: &mut Trainer,
+    engine: &mut Engine,
     source: &Source,
     tokenizer: &Tokenizer,
     prompt: &str,
@@ -124,7 +124,7 @@ pub fn continue_text(
     let mut new = vec![];
     for _ in 0..draw.tokens {
         let context = &text[text.len().saturating_sub(longest)..];
-        let logits = trainer.logits(context, 1, context.len() as u64)?;
+        let logits = engine.logits(context, 1, context.len() as u64)?;
         let last = &logits[logits.len().saturating_sub(vocab)..];
         // Ids beyond the tokenizer's are padding of the embedding and name nothing.
         let named = &last[..last.len().min(tokenizer.vocab_size())];

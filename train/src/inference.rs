@@ -7,7 +7,7 @@ use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
 use crate::trained;
 use crossweave_data::Tokenizer;
-use crossweave_engine::Trainer;
+use crossweave_engine::Engine;
 use crossweave_hal::DType;
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use std::path::Path;
 pub struct Model {
     source: Source,
     tokenizer: std::result::Result<Tokenizer, String>,
-    trainer: Trainer,
+    engine: Engine,
 }
 
 /// Logits of rows of tokens.
@@ -51,11 +51,11 @@ impl Model {
         let services = host(&around.plugins, 1, None, None);
         let plugin = choose(backend, "cpu", &services, &around.plugins)?;
         let tokenizer = model.tokenizer(&around.caches);
-        let trainer = infer::open(&model.source, &plugin, &services, DType::F32, 1, 1)?;
+        let engine = infer::open(&model.source, &plugin, &services, DType::F32, 1, 1)?;
         Ok(Model {
             source: model.source,
             tokenizer: tokenizer.map_err(|e| e.to_string()),
-            trainer,
+            engine,
         })
     }
 
@@ -92,7 +92,7 @@ impl Model {
         }
         let tokens: Vec<i32> = rows.iter().flatten().map(|id| *id as i32).collect();
         let (b, t) = (rows.len(), first.len());
-        let values = self.trainer.logits(&tokens, b as u64, t as u64)?;
+        let values = self.engine.logits(&tokens, b as u64, t as u64)?;
         Ok(Logits {
             shape: [b, t, vocab as usize],
             values,
@@ -110,6 +110,6 @@ impl Model {
                 "copy the tokenizer's files beside its weights, or probe it with ids",
             )
         })?;
-        infer::continue_text(&mut self.trainer, &self.source, tokenizer, prompt, draw)
+        infer::continue_text(&mut self.engine, &self.source, tokenizer, prompt, draw)
     }
 }

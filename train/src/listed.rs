@@ -95,8 +95,8 @@ pub fn of(run: &Run) -> Result<Listed> {
             dry.units,
         );
         let units = run.job.units(&run.job.place(first))?;
-        let trainer = rehearsal(&null, units, &spec, dry)?;
-        let _ = writeln!(l.program, "{words}:\n{}", trainer.program_text());
+        let engine = rehearsal(&null, units, &spec, dry)?;
+        let _ = writeln!(l.program, "{words}:\n{}", engine.program_text());
     }
     let mut steps = vec![run.resume.step, run.resume.step + 1, run.reads.steps - 1];
     steps.retain(|s| *s < run.reads.steps);

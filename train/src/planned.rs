@@ -23,8 +23,8 @@ pub fn of(run: &Run) -> Vec<Value> {
 
 fn planned(run: &Run, class: &Class) -> Result<Value> {
     let plugin = open_linked("null", &run.host)?;
-    let mut trainer = rehearsed(&plugin, &run.job, &run.layout, class)?;
-    let memory = predict(&mut trainer)?.steady;
+    let mut engine = rehearsed(&plugin, &run.job, &run.layout, class)?;
+    let memory = predict(&mut engine)?.steady;
     let tags: Map<String, Value> = memory
         .tags
         .iter()

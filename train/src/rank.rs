@@ -84,7 +84,7 @@ pub enum Answer {
 
 /// Does what comes in `orders`, in their order, until [`Order::End`], whose account comes back, or until nobody is left who asks. `answer`
 /// receives what each gives. `fail` receives what goes wrong: the device, the data, a loss that is not finite, files that cannot be written,
-/// whatever follows from another rank's failure. It is reported before the trainer ends, which waits for collectives in flight: the others,
+/// whatever follows from another rank's failure. It is reported before the engine ends, which waits for collectives in flight: the others,
 /// who may be what they wait for, know it by then.
 pub fn run(
     run: &Run,
@@ -132,7 +132,7 @@ fn begin<'a>(
         ..Devices::one(&device)
     };
     let mut session = run.session(rank, devices, links)?;
-    shared.register(session.trainer().abort_handles());
+    shared.register(session.engine().abort_handles());
     let faults = faults::of_rank(run, rank);
     if let Some(f) = &faults {
         session.inject(f.clone());
@@ -140,10 +140,10 @@ fn begin<'a>(
     let from = run.resume.checkpoint.as_ref();
     session.start(from.map_or(Start::Fresh, Start::From))?;
     // The devices have taken everything they were asked for; only now does the run leave traces.
-    let trainer = session.trainer_mut();
-    trainer.mean(0.0)?;
-    let trace = RankTrace::begin(run, rank, trainer)?;
-    let times = Times::begin(run, trace.as_ref().map(RankTrace::tracer), trainer)?;
+    let engine = session.engine_mut();
+    engine.mean(0.0)?;
+    let trace = RankTrace::begin(run, rank, engine)?;
+    let times = Times::begin(run, trace.as_ref().map(RankTrace::tracer), engine)?;
     let meeting = meeting(&boot, rank, || save::begin(run))?;
     let mut walk = Walk {
         run,
@@ -264,19 +264,19 @@ impl Walk<'_> {
                 Order::Read(name) => Answer::Values(self.read(&name)?),
                 Order::Write(name, values) => {
                     self.settle(0)?;
-                    let trainer = self.session.trainer_mut();
-                    trainer.settle_offload()?;
-                    if trainer.holds(&name) {
-                        trainer.load(&name, StateKind::Value, 0, &values)?;
+                    let engine = self.session.engine_mut();
+                    engine.settle_offload()?;
+                    if engine.holds(&name) {
+                        engine.load(&name, StateKind::Value, 0, &values)?;
                     }
-                    trainer.publish()?;
+                    engine.publish()?;
                     self.mark = Instant::now();
                     Answer::Done
                 }
                 Order::End => {
                     self.end_steps()?;
                     // Of the training itself, before the model is read back and sampled.
-                    let ledger = self.session.trainer().ledger();
+                    let ledger = self.session.engine().ledger();
                     let time = self.times.as_mut().and_then(Times::mean);
                     return Ok(Some((ledger, time, self.finish()?)));
                 }
@@ -384,16 +384,16 @@ impl Walk<'_> {
     /// The values of a parameter, which the other ranks serve, on rank 0.
     fn read(&mut self, name: &str) -> Result<Option<Vec<f32>>> {
         self.settle(0)?;
-        let trainer = self.session.trainer_mut();
+        let engine = self.session.engine_mut();
         let values = match self.rank {
             0 => {
-                trainer.lead();
-                let values = trainer.read(name, StateKind::Value);
-                trainer.done_reading()?;
+                engine.lead();
+                let values = engine.read(name, StateKind::Value);
+                engine.done_reading()?;
                 Some(values?)
             }
             _ => {
-                trainer.serve_reads()?;
+                engine.serve_reads()?;
                 None
             }
         };
@@ -410,7 +410,7 @@ impl Walk<'_> {
 
     /// What the device leaves to the host is never left unsaid.
     fn report_host_ops(&self) {
-        let ops = self.session.trainer().device().ops_on_host();
+        let ops = self.session.engine().device().ops_on_host();
         if let [first, ..] = &ops[..] {
             self.step_warning(&format!(
                 "{} of this run's ops are computed on the host (run.allow_host_ops), the first {first}; `crossweave explain` lists all",
@@ -424,7 +424,7 @@ impl Walk<'_> {
         if !self.graphs_wanted || self.writer.is_none() {
             return;
         }
-        let unmet = self.session.trainer().graphs().map(|g| g.refused);
+        let unmet = self.session.engine().graphs().map(|g| g.refused);
         if let Some((what, _)) = unmet.iter().flatten().next() {
             self.graphs_wanted = false;
             self.step_warning(&format!(
@@ -582,12 +582,12 @@ impl Walk<'_> {
             // The records a checkpoint answers for must outlive what it outlives.
             w.metrics.sync()?;
         }
-        let trainer = self.session.trainer_mut();
-        let mut state = resume::state(self.run, self.done, trainer.scaler_state());
+        let engine = self.session.engine_mut();
+        let mut state = resume::state(self.run, self.done, engine.scaler_state());
         state["best"] = self.best.state();
         match end {
-            true => self.saves.now(trainer, self.done, state)?,
-            false => self.saves.begin(trainer, self.done, state)?,
+            true => self.saves.now(engine, self.done, state)?,
+            false => self.saves.begin(engine, self.done, state)?,
         }
         self.warn();
         self.mark = Instant::now();
@@ -604,12 +604,12 @@ impl Walk<'_> {
     /// Rank 0 saves the model of a finished run and draws the sample, the others serve it.
     fn finish(&mut self) -> Result<Option<Summary>> {
         let Some(w) = self.writer.take() else {
-            self.session.trainer_mut().serve_reads()?;
+            self.session.engine_mut().serve_reads()?;
             return Ok(None);
         };
-        self.session.trainer().lead();
+        self.session.engine().lead();
         let summary = self.conclude(w);
-        self.session.trainer().done_reading()?;
+        self.session.engine().done_reading()?;
         summary.map(Some)
     }
 
@@ -663,8 +663,8 @@ impl Walk<'_> {
                 top_k: g.top_k,
                 seed: g.seed.unwrap_or(self.run.job.resolved.seed),
             };
-            let (trainer, source) = (self.session.trainer_mut(), &self.run.job.source);
-            let text = infer::continue_text(trainer, source, tokenizer, &g.prompt, draw)?;
+            let (engine, source) = (self.session.engine_mut(), &self.run.job.source);
+            let text = infer::continue_text(engine, source, tokenizer, &g.prompt, draw)?;
             summary.sample = Some(format!("{}{text}", g.prompt));
         }
         Ok(summary)

@@ -15,7 +15,7 @@ use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{PublicKey, SecretKey};
 use crossweave_config::Config;
 use crossweave_data::Remark;
-use crossweave_engine::{Trainer, dry_run, rehearsal};
+use crossweave_engine::{Engine, dry_run, rehearsal};
 use crossweave_hal::{CheckerState, Device, HostServices, Plugin};
 
 /// A job, and how it lies on its ranks.
@@ -93,8 +93,8 @@ pub fn layout(
     }
     let mut plans = vec![];
     for class in &layout.classes {
-        let trainer = found.take(config, key, rehearsed(&plugin, job, &layout, class))?;
-        plans.push((trainer.plan().clone(), trainer.facts().clone()));
+        let engine = found.take(config, key, rehearsed(&plugin, job, &layout, class))?;
+        plans.push((engine.plan().clone(), engine.facts().clone()));
     }
     if job.ranks > 1 {
         let agree = layout.agree(job, &plans);
@@ -103,11 +103,11 @@ pub fn layout(
     Some(layout)
 }
 
-/// The trainer of a class of ranks on a null device.
+/// The engine of a class of ranks on a null device.
 ///
 /// # Errors
 /// A step that cannot be planned.
-pub fn rehearsed(plugin: &Plugin, job: &Job, layout: &Layout, class: &Class) -> Result<Trainer> {
+pub fn rehearsed(plugin: &Plugin, job: &Job, layout: &Layout, class: &Class) -> Result<Engine> {
     // A board of its own, so that no class is missed by another.
     let device = plugin.with_checker(&CheckerState::default()).open(0)?;
     let place = job.place(class.first);

@@ -13,7 +13,7 @@ use crossweave_checkpoint::{
 };
 use crossweave_claim::Claim;
 use crossweave_config::OnSaveError;
-use crossweave_engine::{Shard, Snapshot, StateKind, Trainer};
+use crossweave_engine::{Engine, Shard, Snapshot, StateKind};
 use crossweave_hal::HostBuffer;
 use serde_json::Value;
 use std::io;
@@ -119,15 +119,15 @@ impl Saves {
     ///
     /// # Errors
     /// The device; the disk, of this save or (by `checkpoint.on_error`) of the one before.
-    pub fn begin(&mut self, trainer: &mut Trainer, step: u64, state: Value) -> Result<()> {
+    pub fn begin(&mut self, engine: &mut Engine, step: u64, state: Value) -> Result<()> {
         self.finish()?;
         let save = self.open(step, state)?;
         if !self.asynchronous {
             // The spare copy of an earlier save is of no use any more.
-            let done = write_streamed(&self.place, &self.shared, save, trainer);
+            let done = write_streamed(&self.place, &self.shared, save, engine);
             return self.ended(step, done);
         }
-        let snapshot = trainer.snapshot(self.spare.take())?;
+        let snapshot = engine.snapshot(self.spare.take())?;
         let (place, shared) = (self.place.clone(), self.shared.clone());
         let thread = std::thread::Builder::new()
             .name(format!("checkpoint {}", place.rank))
@@ -146,11 +146,11 @@ impl Saves {
     ///
     /// # Errors
     /// As [`Saves::begin`]; a failure is never only a warning.
-    pub fn now(&mut self, trainer: &Trainer, step: u64, state: Value) -> Result<()> {
+    pub fn now(&mut self, engine: &Engine, step: u64, state: Value) -> Result<()> {
         self.finish()?;
         self.spare = None;
         let save = self.open(step, state)?;
-        write_streamed(&self.place, &self.shared, save, trainer)?;
+        write_streamed(&self.place, &self.shared, save, engine)?;
         self.last = Some(step);
         Ok(())
     }
@@ -256,14 +256,14 @@ fn write_copy(
 }
 
 /// As [`write_copy`], straight from the device: the state is never on the host as a whole.
-fn write_streamed(place: &Place, shared: &Shared, save: Save, trainer: &Trainer) -> Result<()> {
-    let shards = trainer.shards();
+fn write_streamed(place: &Place, shared: &Shared, save: Save, engine: &Engine) -> Result<()> {
+    let shards = engine.shards();
     let write = || -> Result<()> {
         let mut rank = save.writer.rank(place.rank)?;
         for shard in &shards {
             let n = [shard.numel as usize];
             let stream = move |out: &mut dyn io::Write| {
-                trainer
+                engine
                     .read_shard(shard, STREAM_ELEMENTS, |bytes| {
                         out.write_all(bytes).map_err(ReadError::Io)
                     })

@@ -6,7 +6,7 @@ use crate::offload::with_offload;
 use crate::start;
 use crate::train_error::Result;
 use crossweave_checkpoint::Checkpoint;
-use crossweave_engine::{self as engine, Devices, Dry, Links, MicroBatch, StepMetrics, Trainer};
+use crossweave_engine::{Devices, Dry, Engine, Links, MicroBatch, StepMetrics};
 use crossweave_mesh::{Faults, Place};
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use std::ops::Range;
 pub struct Session<'a> {
     job: &'a Job,
     feed: Feed,
-    trainer: Trainer,
+    engine: Engine,
     /// Steps enqueued whose figures have not been read.
     in_flight: u32,
 }
@@ -58,27 +58,27 @@ impl<'a> Session<'a> {
     ) -> Result<Session<'a>> {
         let spec = with_offload(spec(job, division, place), &job.resolved);
         let units = job.units(&place)?;
-        let lowered = engine::prepare(&devices.compute, &spec, &units, dry)?;
-        let mut trainer = Trainer::new(devices, lowered, units, links)?;
+        let lowered = crossweave_engine::prepare(&devices.compute, &spec, &units, dry)?;
+        let mut engine = Engine::new(devices, lowered, units, links)?;
         let (keys, schedule) = (&job.resolved.settings.run, job.resolved.schedule);
         if keys.find_nan {
-            trainer.find_nonfinite();
+            engine.find_nonfinite();
         }
-        trainer.schedule_betas(move |updates| schedule.betas(updates));
+        engine.schedule_betas(move |updates| schedule.betas(updates));
         if keys.check == "values" {
-            trainer.check_values();
+            engine.check_values();
         }
         Ok(Session {
             job,
             feed,
-            trainer,
+            engine,
             in_flight: 0,
         })
     }
 
     /// From now on `faults` strike its collectives.
     pub fn inject(&mut self, faults: Faults) {
-        self.trainer.inject(faults);
+        self.engine.inject(faults);
     }
 
     /// Gives the rank its starting values. All ranks of the job do this at the same point.
@@ -87,10 +87,10 @@ impl<'a> Session<'a> {
     /// A tensor that is missing, damaged or of another shape; the device.
     pub fn start(&mut self, from: Start<'_>) -> Result<()> {
         match from {
-            Start::Fresh => start::start(&self.job.source, &mut self.trainer),
+            Start::Fresh => start::start(&self.job.source, &mut self.engine),
             Start::From(checkpoint) => {
-                start::start_base(&self.job.source, &mut self.trainer)?;
-                start::restore(&mut self.trainer, checkpoint)
+                start::start_base(&self.job.source, &mut self.engine)?;
+                start::restore(&mut self.engine, checkpoint)
             }
         }
     }
@@ -118,11 +118,11 @@ impl<'a> Session<'a> {
     pub fn enqueue(&mut self, done: u64, read: &[Micro]) -> Result<()> {
         let batches: Vec<MicroBatch<'_>> = read.iter().map(micro_batch).collect();
         if let Some((counted, all)) = self.feed.counted(done)? {
-            self.trainer.count_targets(counted, all)?;
+            self.engine.count_targets(counted, all)?;
         }
         // Of the updates made, not of the steps: a step skipped by the loss scaler does not move the schedule.
         let schedule = &self.job.resolved.schedule;
-        self.trainer
+        self.engine
             .step_at(&batches, &|updates| schedule.lr(updates))?;
         self.in_flight += 1;
         Ok(())
@@ -138,7 +138,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The device; another rank's failure.
     pub fn figures(&mut self) -> Result<Option<StepMetrics>> {
-        let figures = self.trainer.metrics()?;
+        let figures = self.engine.metrics()?;
         self.in_flight -= u32::from(figures.is_some());
         Ok(figures)
     }
@@ -148,7 +148,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The device; another rank's failure.
     pub fn evaluate(&mut self, m: &Micro) -> Result<f64> {
-        Ok(self.trainer.evaluate(&micro_batch(m))?)
+        Ok(self.engine.evaluate(&micro_batch(m))?)
     }
 
     /// Mean losses of the sequences held back, the same for every batch and layout; none where none are. Every step has been waited for.
@@ -159,12 +159,12 @@ impl<'a> Session<'a> {
         let Some(held_back) = self.feed.held_back() else {
             return Ok(None);
         };
-        let weights = loss_of(&mut self.trainer, &held_back)?;
-        let average = match self.trainer.has_ema() {
+        let weights = loss_of(&mut self.engine, &held_back)?;
+        let average = match self.engine.has_ema() {
             true => {
-                self.trainer.exchange_ema()?;
-                let loss = loss_of(&mut self.trainer, &held_back);
-                self.trainer.exchange_ema()?;
+                self.engine.exchange_ema()?;
+                let loss = loss_of(&mut self.engine, &held_back);
+                self.engine.exchange_ema()?;
                 Some(loss?)
             }
             false => None,
@@ -173,28 +173,28 @@ impl<'a> Session<'a> {
     }
 
     /// What walks its steps and holds its state.
-    pub fn trainer(&self) -> &Trainer {
-        &self.trainer
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// The same, to be changed.
-    pub fn trainer_mut(&mut self) -> &mut Trainer {
-        &mut self.trainer
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
     }
 }
 
 /// Mean loss of the sequences held back, the same for every batch and layout.
-fn loss_of(trainer: &mut Trainer, held_back: &HeldBack<'_>) -> Result<f64> {
+fn loss_of(engine: &mut Engine, held_back: &HeldBack<'_>) -> Result<f64> {
     let mut local = vec![];
     for turn in 0..held_back.turns() {
         let mut sum = 0.0;
         for m in held_back.turn(turn) {
-            sum += trainer.evaluate(&micro_batch(&m?))?;
+            sum += engine.evaluate(&micro_batch(&m?))?;
         }
         local.push(sum / held_back.micro_batches() as f64);
     }
     local.truncate(held_back.own_turns());
-    let mean = trainer.mean_over_replicas(&local)?;
+    let mean = engine.mean_over_replicas(&local)?;
     // Those were means over all predictions, of which some do not count. Every row kept has one that does.
     let (counted, all) = held_back.counted()?;
     Ok(mean * (all as f64 / counted as f64))

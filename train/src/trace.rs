@@ -8,7 +8,7 @@ use crate::outputs;
 use crate::setup::Run;
 use crate::train_error::{Result, TrainError};
 use crossweave_claim::Claim;
-use crossweave_engine::Trainer;
+use crossweave_engine::Engine;
 use crossweave_files::TEXT;
 use crossweave_hal::Device;
 use crossweave_hal::trace::{CollectiveWork, Span, Tracer, Work};
@@ -254,21 +254,21 @@ pub struct RankTrace {
 }
 
 impl RankTrace {
-    /// Begins the part of rank `rank`, if the job is traced, and has `trainer` tell what it does.
+    /// Begins the part of rank `rank`, if the job is traced, and has `engine` tell what it does.
     ///
     /// # Errors
     /// A file that cannot be written; a device without events.
-    pub fn begin(run: &Run, rank: u32, trainer: &mut Trainer) -> Result<Option<RankTrace>> {
+    pub fn begin(run: &Run, rank: u32, engine: &mut Engine) -> Result<Option<RankTrace>> {
         let Some(spec) = &run.trace else {
             return Ok(None);
         };
-        let device = trainer.device().clone();
+        let device = engine.device().clone();
         let tracer = Tracer::new(&device, spec.origin)?;
-        trainer.timeline(tracer.clone());
+        engine.timeline(tracer.clone());
         let mut meetings = vec![];
         if run.local_ranks.here().len() < run.job.ranks as usize {
             for _ in 0..MEETINGS {
-                trainer.mean(0.0)?;
+                engine.mean(0.0)?;
                 meetings.push(tracer.now().as_nanos() as f64 / 1e3);
             }
         }

@@ -11,8 +11,8 @@ use crossweave_benches::process::load;
 use crossweave_benches::{Fallible, files, least, median, update};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Devices, FileSettings, Links, MicroBatch, OffloadDevice, OffloadSpec, OptimizerOffload,
-    Recompute, Trainer, Units, ZeroSpec, ZeroStage, dry_run, predict, prepare,
+    Devices, Engine, FileSettings, Links, MicroBatch, OffloadDevice, OffloadSpec, OptimizerOffload,
+    Recompute, Units, ZeroSpec, ZeroStage, dry_run, predict, prepare,
 };
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_job::spec::alone;
@@ -193,7 +193,7 @@ impl Bench {
         })
     }
 
-    fn trainer(&self, p: &Preset, k: Kind, plugin: &Plugin) -> Fallible<Trainer> {
+    fn engine(&self, p: &Preset, k: Kind, plugin: &Plugin) -> Fallible<Engine> {
         let units = units(p.model().model());
         let dry = dry_run(&self.null.open(0)?, &units, DType::F32, p.batch, p.seq)?;
         let device = plugin.open(0)?;
@@ -233,7 +233,7 @@ impl Bench {
             host,
             ..Devices::one(&device)
         };
-        let mut t = Trainer::new(devices, lowered, units, Links::new(&boot))?;
+        let mut t = Engine::new(devices, lowered, units, Links::new(&boot))?;
         t.init()?;
         Ok(t)
     }
@@ -241,7 +241,7 @@ impl Bench {
     fn step_times(&self, p: &Preset, rounds: u64) -> Fallible<()> {
         let mut all = vec![];
         for k in KINDS {
-            all.push((self.trainer(p, k, &self.cpu)?, vec![]));
+            all.push((self.engine(p, k, &self.cpu)?, vec![]));
         }
         let n = (p.batch * p.seq) as usize;
         let ids: Vec<i32> = (0..=n)
@@ -277,7 +277,7 @@ impl Bench {
 
     /// One step under the limit this process has.
     fn train(&self, p: &Preset, k: Kind) -> Fallible<Value> {
-        let mut t = self.trainer(p, k, &self.cpu)?;
+        let mut t = self.engine(p, k, &self.cpu)?;
         let n = (p.batch * p.seq) as usize;
         let loss = step(&mut t, &vec![1; n + 1])?;
         t.settle_offload()?;
@@ -286,7 +286,7 @@ impl Bench {
 
     /// Device bytes by rehearsal on the null device.
     fn predicted(&self, p: &Preset, k: Kind) -> Fallible<u64> {
-        let mut t = self.trainer(p, k, &self.null)?;
+        let mut t = self.engine(p, k, &self.null)?;
         Ok(predict(&mut t)?.steady.reserved.peak)
     }
 
@@ -372,7 +372,7 @@ impl Bench {
 }
 
 /// A step on `ids`, its loss read.
-fn step(t: &mut Trainer, ids: &[i32]) -> Fallible<f64> {
+fn step(t: &mut Engine, ids: &[i32]) -> Fallible<f64> {
     let n = ids.len() - 1;
     let batch = MicroBatch {
         tokens: &ids[..n],

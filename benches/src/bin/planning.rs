@@ -95,7 +95,7 @@ fn run(mut o: Options) -> Fallible<()> {
         steps = plan_for(&device, &spec, &dry)?.0.steps.len();
         plan_ms.push(ms(began));
         let began = Instant::now();
-        let _trainer = rehearsal(&device, units, &spec, &dry)?;
+        let _engine = rehearsal(&device, units, &spec, &dry)?;
         all_ms.push(ms(began));
         mib.push(memory.peak_mib());
     }

@@ -15,7 +15,7 @@ use crossweave_benches::process::{Memory, cpu_seconds, load, mebibytes};
 use crossweave_benches::{least, median};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, Devices, Links, MicroBatch, Place, Recompute, Trainer, Units, ZeroSpec, ZeroStage,
+    Axis, Devices, Engine, Links, MicroBatch, Place, Recompute, Units, ZeroSpec, ZeroStage,
     dry_run, prepare,
 };
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
@@ -393,7 +393,7 @@ fn one(mut o: Options) -> Fallible<()> {
         let units = Units::new(units, &spec.place, &spec.optim)?;
         let lowered = prepare(&device, &spec, &units, &dry)?;
         let boot = Boot(kv.clone());
-        let mut t = Trainer::new(Devices::one(&device), lowered, units, links(&boot))?;
+        let mut t = Engine::new(Devices::one(&device), lowered, units, links(&boot))?;
         t.init()?;
         let (mut times, mut loss, mut cpu) = (vec![], f64::NAN, 0.0);
         let n = (batch * p.seq) as usize;

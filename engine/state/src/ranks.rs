@@ -2,7 +2,7 @@
 //!
 //! A rank alone, and a rank that holds everything, reads for itself. Else rank 0 leads: what it asks for is broadcast to the other ranks,
 //! which wait for it (`together`) until rank 0 is done. Ranks that share a unit put their slices together; where another pipeline
-//! stage runs the unit, the first of its ranks sends the whole to rank 0. A forward that rank 0 asks for is the trainer's.
+//! stage runs the unit, the first of its ranks sends the whole to rank 0. A forward that rank 0 asks for is the engine's.
 
 use crate::error::{Error, Result};
 use crate::states::{States, no_such};

@@ -3,9 +3,9 @@
 
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, Devices, Dry, FileSettings, Files, Links, MicroBatch, OffloadDevice, OffloadSpec,
+    Axis, Devices, Dry, Engine, FileSettings, Files, Links, MicroBatch, OffloadDevice, OffloadSpec,
     OptimizerOffload, Place, RankLedger, RankSpec, ReduceGradients, Rows, StateKind, StepMetrics,
-    Topology, Trainer, Units, ZeroSpec, dry_run, prepare,
+    Topology, Units, ZeroSpec, dry_run, prepare,
 };
 use crossweave_hal::{
     Bootstrap, Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result,
@@ -100,7 +100,7 @@ impl World {
         s: &RankSpec,
         dry: &Dry,
         boot: &dyn Bootstrap,
-    ) -> crossweave_engine::Result<Trainer> {
+    ) -> crossweave_engine::Result<Engine> {
         set_up(self.devices(device), units, s, dry, self.links(boot))
     }
 }
@@ -118,10 +118,10 @@ pub fn set_up(
     s: &RankSpec,
     dry: &Dry,
     links: Links<'_>,
-) -> crossweave_engine::Result<Trainer> {
+) -> crossweave_engine::Result<Engine> {
     let units = Units::new(units, &s.place, &s.optim)?;
     let lowered = prepare(&devices.compute, s, &units, dry)?;
-    Trainer::new(devices, lowered, units, links)
+    Engine::new(devices, lowered, units, links)
 }
 
 // One process has one backend, which keeps its first host: every test asks for the most devices any of them needs.
@@ -343,9 +343,9 @@ pub fn train_with_counts(
     spec.rows.labelled = true;
     let counts: Counts<'_> = &counts;
     let (before, each, after) = (
-        |_: &mut Trainer| {},
-        |_: &mut Trainer, _, _| {},
-        |_: &Trainer| {},
+        |_: &mut Engine| {},
+        |_: &mut Engine, _, _| {},
+        |_: &Engine| {},
     );
     train_counted(w, model, &spec, 0..steps, before, each, after, counts)
 }
@@ -355,13 +355,13 @@ pub fn train(w: &World, model: &impl Declares, spec: &RankSpec, steps: u64) -> O
     train_with(w, model, spec, steps, |_| {})
 }
 
-/// The same, with `before` called on each rank's trainer before its first step.
+/// The same, with `before` called on each rank's engine before its first step.
 pub fn train_with(
     w: &World,
     model: &impl Declares,
     spec: &RankSpec,
     steps: u64,
-    before: impl Fn(&mut Trainer) + Sync,
+    before: impl Fn(&mut Engine) + Sync,
 ) -> Outcome {
     train_over(w, model, spec, 0..steps, before, |_| {})
 }
@@ -374,7 +374,7 @@ pub fn train_traced(
     steps: u64,
     traced: impl Fn(&Plan, crossweave_engine::Trace) + Sync,
 ) -> Outcome {
-    let each = |t: &mut Trainer, step: u64, enqueued: bool| match (step + 1 == steps, enqueued) {
+    let each = |t: &mut Engine, step: u64, enqueued: bool| match (step + 1 == steps, enqueued) {
         (true, false) => t.trace().unwrap(),
         (true, true) => {
             let trace = t.traced().unwrap().unwrap();
@@ -391,8 +391,8 @@ pub fn train_over(
     model: &impl Declares,
     spec: &RankSpec,
     steps: std::ops::Range<u64>,
-    before: impl Fn(&mut Trainer) + Sync,
-    after: impl Fn(&Trainer) + Sync,
+    before: impl Fn(&mut Engine) + Sync,
+    after: impl Fn(&Engine) + Sync,
 ) -> Outcome {
     train_watched(w, model, spec, steps, before, |_, _, _| {}, after)
 }
@@ -403,9 +403,9 @@ fn train_watched(
     model: &impl Declares,
     spec: &RankSpec,
     steps: std::ops::Range<u64>,
-    before: impl Fn(&mut Trainer) + Sync,
-    each: impl Fn(&mut Trainer, u64, bool) + Sync,
-    after: impl Fn(&Trainer) + Sync,
+    before: impl Fn(&mut Engine) + Sync,
+    each: impl Fn(&mut Engine, u64, bool) + Sync,
+    after: impl Fn(&Engine) + Sync,
 ) -> Outcome {
     train_counted(w, model, spec, steps, before, each, after, &|_, _| true)
 }
@@ -416,9 +416,9 @@ fn train_counted(
     model: &impl Declares,
     spec: &RankSpec,
     steps: std::ops::Range<u64>,
-    before: impl Fn(&mut Trainer) + Sync,
-    each: impl Fn(&mut Trainer, u64, bool) + Sync,
-    after: impl Fn(&Trainer) + Sync,
+    before: impl Fn(&mut Engine) + Sync,
+    each: impl Fn(&mut Engine, u64, bool) + Sync,
+    after: impl Fn(&Engine) + Sync,
     counts: Counts<'_>,
 ) -> Outcome {
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
@@ -614,11 +614,7 @@ pub fn train_until_error(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64)
 }
 
 /// A rank alone, with starting values.
-pub fn started(
-    w: &World,
-    units: Vec<UnitDecl>,
-    s: &RankSpec,
-) -> crossweave_engine::Result<Trainer> {
+pub fn started(w: &World, units: Vec<UnitDecl>, s: &RankSpec) -> crossweave_engine::Result<Engine> {
     let null = w.null.open(0).unwrap();
     let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
     let device = w.cpu.open(0).unwrap();
@@ -629,7 +625,7 @@ pub fn started(
 }
 
 /// A step whose micro-batches are all the same.
-pub fn one_step(t: &mut Trainer, s: &RankSpec, step: u64) -> crossweave_engine::Result<()> {
+pub fn one_step(t: &mut Engine, s: &RankSpec, step: u64) -> crossweave_engine::Result<()> {
     let (mut tokens, mut targets) = (vec![], vec![]);
     for q in 0..s.rows.batch {
         let (a, b) = ids(step, q);
@@ -646,7 +642,7 @@ pub fn one_step(t: &mut Trainer, s: &RankSpec, step: u64) -> crossweave_engine::
     t.step(&vec![mb; s.micro_batches as usize], 3e-3)
 }
 
-/// Losses of training whose every update is of gradients taken one update earlier, by hand: a trainer for the gradients, which is set
+/// Losses of training whose every update is of gradients taken one update earlier, by hand: an engine for the gradients, which is set
 /// to the older parameters before each step, and Adam in f64 on the newer ones. One rank, one micro-batch, f32.
 pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64> {
     let units = units(model);
@@ -654,8 +650,8 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
     let dry = dry_run(&null, &units, s.compute, s.rows.batch, s.rows.seq_len).unwrap();
     let device = w.cpu.open(0).unwrap();
     let boot = Boot(Arc::new(LocalKv::default()));
-    // What a step did to the parameters of a trainer that began with zero moments at its first step shows nothing of the gradient; a
-    // trainer whose first moment decays at once and whose rate is 0 leaves the clipped gradient in it.
+    // What a step did to the parameters of an engine that began with zero moments at its first step shows nothing of the gradient; an
+    // engine whose first moment decays at once and whose rate is 0 leaves the clipped gradient in it.
     let mut spy = s.clone();
     spy.optim.base.weight_decay = 0.0;
     if let Optimizer::Adam(a) = &mut spy.optim.base.optimizer {
@@ -664,7 +660,7 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
     let mut t = w.rank(&device, units, &spy, &dry, &boot).unwrap();
     t.init().unwrap();
     let params = t.params();
-    let read = |t: &Trainer, kind| -> Vec<Vec<f64>> {
+    let read = |t: &Engine, kind| -> Vec<Vec<f64>> {
         let one = |p: &crossweave_tensor::ParamDecl| t.read(&p.name, kind).unwrap();
         params
             .iter()
@@ -725,7 +721,7 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
 }
 
 /// A rank alone on the CPU, with starting values.
-pub fn alone(w: &World, model: &ModelSpec, s: &RankSpec) -> Trainer {
+pub fn alone(w: &World, model: &ModelSpec, s: &RankSpec) -> Engine {
     started(w, units(model), s).unwrap()
 }
 

@@ -3,9 +3,9 @@
 use crate::common::*;
 use crossweave_engine::optimizers::*;
 use crossweave_engine::{
-    Documents, FileSettings, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload,
-    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, Rows, ScaleRule, Trainer,
-    ZeroSpec, ZeroStage,
+    Documents, Engine, FileSettings, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload,
+    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, Rows, ScaleRule, ZeroSpec,
+    ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::{Lora, ModelSpec, Targets};
@@ -17,8 +17,8 @@ pub struct Job {
     pub name: String,
     pub units: Box<dyn Fn() -> Vec<UnitDecl> + Sync>,
     pub spec: RankSpec,
-    /// Done to each rank's trainer before its first step.
-    pub before: fn(&mut Trainer),
+    /// Done to each rank's engine before its first step.
+    pub before: fn(&mut Engine),
     /// Run on the CPU instead of the null device, as graphs.
     pub on_cpu: bool,
     /// Pinned memory is listed by what it is for and its size only: a thread gives it back when it has done.
@@ -61,7 +61,7 @@ fn staged(base: RankSpec, stage: u32) -> RankSpec {
     }
 }
 
-fn nothing(_: &mut Trainer) {}
+fn nothing(_: &mut Engine) {}
 
 /// A model whose matrices are large enough for 8-bit blocks.
 fn larger() -> ModelSpec {
@@ -450,7 +450,7 @@ impl Matrix<'_> {
         }
         let s = spec(1, 1);
         let job = self.add("diagnostics", &gpt2(1, 0.0), staged(s, 3));
-        job.before = Trainer::find_nonfinite;
+        job.before = Engine::find_nonfinite;
     }
 
     fn pipelines(&mut self) {

@@ -14,7 +14,7 @@
 pub mod matrix;
 
 use crate::common::*;
-use crossweave_engine::{Links, MicroBatch, RankSpec, StateKind, Trainer, dry_run};
+use crossweave_engine::{Engine, Links, MicroBatch, RankSpec, StateKind, dry_run};
 use crossweave_hal::{CallListing, CheckerState, ListedCall, list_calls};
 use matrix::Job;
 use std::collections::{BTreeMap, HashMap};
@@ -78,7 +78,7 @@ fn by_stream(calls: Vec<(usize, ListedCall)>, any_order: bool) -> Phase {
 }
 
 /// Waits until the host's thread has done what it was given: it answers questions in their order.
-fn flush(t: &Trainer) {
+fn flush(t: &Engine) {
     if t.spec().offload.is_none() {
         return;
     }
@@ -205,7 +205,7 @@ fn phases(w: &World, job: &Job, rank: u32) -> Rank {
 }
 
 /// What is asked of a rank between steps.
-fn outside(t: &mut Trainer, batch: MicroBatch<'_>) {
+fn outside(t: &mut Engine, batch: MicroBatch<'_>) {
     t.evaluate(&batch).unwrap();
     let own = t.spec().own_replicas().len();
     t.mean_over_replicas(&vec![1.0; own]).unwrap();

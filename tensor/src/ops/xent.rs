@@ -1,5 +1,5 @@
 //! Mean next-token cross-entropy, over all predictions: one that does not count adds nothing to the sum, and who knows how many count on all
-//! ranks scales the mean (`crossweave_engine::Trainer::count_targets`). The backward overwrites the logits with their gradient where nobody else reads them: one buffer
+//! ranks scales the mean (`crossweave_engine::Engine::count_targets`). The backward overwrites the logits with their gradient where nobody else reads them: one buffer
 //! of `[n, V]`, not three.
 
 use super::vocabulary::Vocabulary;

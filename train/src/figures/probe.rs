@@ -312,13 +312,13 @@ pub fn probe(what: &Probe, around: &Surroundings, remark: impl Fn(&Remark)) -> R
         ));
     }
     let trained = &inputs.trained;
-    let mut trainer = infer::open(&source, &plugin, &host, what.compute, b, trained.seq)?;
+    let mut engine = infer::open(&source, &plugin, &host, what.compute, b, trained.seq)?;
     let images = &inputs.images.0;
-    let mut heads = trainer
+    let mut heads = engine
         .logits_of(&inputs.read.ids, images, [b, t])?
         .into_iter();
     let (logits, answers) = (heads.next().unwrap_or_default(), heads.next());
-    let (mut loss, mut grads) = trainer.loss_and_grads(&MicroBatch {
+    let (mut loss, mut grads) = engine.loss_and_grads(&MicroBatch {
         tokens: &trained.ids,
         targets: &inputs.labels,
         lengths: &[],
@@ -346,7 +346,7 @@ pub fn probe(what: &Probe, around: &Surroundings, remark: impl Fn(&Remark)) -> R
         out.push(TensorOut::from_f32(name, Dtype::F32, &shape, answers));
     }
     let before = out.len();
-    let params = trainer.params();
+    let params = engine.params();
     for (name, values) in grads {
         let resolved = source.folder.as_ref();
         let resolved = resolved.and_then(|f| f.names.file_name(&name));

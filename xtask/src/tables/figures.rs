@@ -116,7 +116,7 @@ pub const METHODS: &[Entry] = &[
     Entry { place: "data/jinja/src/parser.rs: Parser", ceiling: 47, why: "one method for each level of the grammar" },
     Entry { place: "data/jinja/src/value.rs: Value", ceiling: 27, why: "what its language and what its callers ask of a value" },
     Entry { place: "data/jinja/src/vm.rs: Vm", ceiling: 42, why: "one method for each statement and each kind of expression" },
-    Entry { place: "engine/src/trainer/mod.rs: Trainer", ceiling: 114, why: "the walk, and all that callers ask of a rank; what they read and load is handed on to its state" },
+    Entry { place: "engine/src/engine/mod.rs: Engine", ceiling: 114, why: "the walk, and all that callers ask of a rank; what they read and load is handed on to its state" },
     Entry { place: "hal/src/comm.rs: Communicator", ceiling: 43, why: "its shared state, used by the descriptors of collectives in another file" },
     Entry { place: "hal/src/device.rs: Device", ceiling: 39, why: "one method for each call of the C interface's device table" },
     Entry { place: "hal/src/stream.rs: Stream", ceiling: 29, why: "one method for each call of the C interface's stream table" },

@@ -226,11 +226,11 @@ fn count(job: &Job, ranks: u64, plugins: &Plugins) -> Result<Counts> {
         let null = plugin.open(0)?;
         let place = first.stage(stage);
         let spec = with_offload(spec(job, &division, place), &job.resolved);
-        let mut trainer = rehearsal(&null, job.units(&place)?, &spec, &dry)?;
+        let mut engine = rehearsal(&null, job.units(&place)?, &spec, &dry)?;
         // The first step may differ: it gathers what later ones find gathered. The third shows what every later one does.
         let mut before = Counts::default();
         let mut step = Counts::default();
-        crossweave_engine::rehearse(&mut trainer, 3, &mut |_| {
+        crossweave_engine::rehearse(&mut engine, 3, &mut |_| {
             let now = census.counts();
             step = now.since(&before);
             before = now;

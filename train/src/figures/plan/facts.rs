@@ -1,4 +1,4 @@
-//! What is known of a job beside its trainers: model, device and batch.
+//! What is known of a job beside its engines: model, device and batch.
 
 use crate::figures::devices::Chosen;
 use crate::figures::gradients;
@@ -10,7 +10,7 @@ use crossweave_nn::desc::Model;
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::Accumulation;
 
-/// What is known of the job beside its trainer.
+/// What is known of the job beside its engine.
 pub struct JobFacts<'a> {
     /// The mesh of the job.
     pub mesh: Topology,

@@ -17,7 +17,7 @@ use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
 use crate::with_offload;
 use crossweave_config::Config;
-use crossweave_engine::{Dry, RankSpec, Trainer, dry_run, rehearsal};
+use crossweave_engine::{Dry, Engine, RankSpec, dry_run, rehearsal};
 use crossweave_hal::{CheckerState, Plugin};
 use crossweave_mesh::{Axis, Place};
 use crossweave_plan::{Facts, Plan};
@@ -116,9 +116,9 @@ pub struct RankFigures {
     pub facts: Facts,
 }
 
-/// The trainer of a rank on the null device, which keeps off the device what the config says, or nothing but kept inputs.
-fn begin(plugin: &Plugin, job: &Job, dry: &Dry, rank: RankSpec, away: bool) -> Result<Trainer> {
-    // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run; and a board of its own, so
+/// The engine of a rank on the null device, which keeps off the device what the config says, or nothing but kept inputs.
+fn begin(plugin: &Plugin, job: &Job, dry: &Dry, rank: RankSpec, away: bool) -> Result<Engine> {
+    // A device of its own, so that the ledger counts what the engine takes and nothing of the dry run; and a board of its own, so
     // that no stage is missed by another.
     let null = plugin.with_checker(&CheckerState::default()).open(0)?;
     let mut rank = with_offload(rank, &job.resolved);
@@ -156,8 +156,8 @@ fn needed(
     let mut most = 0;
     for stage in 0..own.length(Axis::Pp) {
         let rank = spec(&job, &division, own.stage(stage));
-        let mut trainer = begin(&plugin, &job, &dry, rank, true)?;
-        let counted = crossweave_engine::predict(&mut trainer)?;
+        let mut engine = begin(&plugin, &job, &dry, rank, true)?;
+        let counted = crossweave_engine::predict(&mut engine)?;
         most = most.max(remedies::needed(&counted, device));
     }
     Ok(most)
@@ -173,8 +173,8 @@ pub fn program(what: &Planning, around: &Surroundings) -> Result<String> {
     let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
     let own = place(what, &job, ranks)?;
     let (dry, division) = divided(&plugin, &job, &own)?;
-    let trainer = begin(&plugin, &job, &dry, spec(&job, &division, own), true)?;
-    Ok(trainer.program_text())
+    let engine = begin(&plugin, &job, &dry, spec(&job, &division, own), true)?;
+    Ok(engine.program_text())
 }
 
 /// Where the rank stands that is looked at.
@@ -274,10 +274,10 @@ impl Rehearsed<'_> {
         let (job, settings) = (self.job, &self.job.resolved.settings);
         let begin = |rank: RankSpec, away| begin(self.plugin, job, self.dry, rank, away);
         let spec = spec(job, self.division, place);
-        let mut trainer = begin(spec.clone(), true)?;
-        let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
+        let mut engine = begin(spec.clone(), true)?;
+        let peak = crossweave_plan::check(engine.plan(), engine.facts())
             .map_err(crossweave_engine::Error::from)?;
-        let counted = crossweave_engine::predict(&mut trainer)?;
+        let counted = crossweave_engine::predict(&mut engine)?;
         let away = with_offload(spec.clone(), &job.resolved);
         let gradients = gradients::of_plan(&away, &counted, |other| -> Result<_> {
             Ok(crossweave_engine::predict(&mut begin(other, true)?)?)
@@ -291,13 +291,13 @@ impl Rehearsed<'_> {
                 crossweave_engine::predict(&mut here)?.steady.total.peak
             }
         };
-        let (plan, facts) = (trainer.plan().clone(), trainer.facts().clone());
+        let (plan, facts) = (engine.plan().clone(), engine.facts().clone());
         let (memory, tp) = (rank::memory(&counted), place.length(Axis::Tp));
         let stage = place.at(Axis::Pp);
         let figures = RankFigures {
-            job: rank::of_job(known, &trainer),
-            states_formula: rank::formulas(known, &trainer),
-            moved: rank::moved(known, &trainer, &counted),
+            job: rank::of_job(known, &engine),
+            states_formula: rank::formulas(known, &engine),
+            moved: rank::moved(known, &engine, &counted),
             peak: rank::peak(&plan, &facts, &peak),
             peak_bytes: peak.parts.total(),
             gradients,
@@ -314,7 +314,7 @@ impl Rehearsed<'_> {
         };
         let judged = verdict::Rank {
             job: known,
-            units: trainer.unit_sizes(),
+            units: engine.unit_sizes(),
             alone,
         };
         Ok((figures, judged))

@@ -3,7 +3,7 @@
 use super::facts::JobFacts;
 use crate::model::Source;
 use crossweave_config::Settings;
-use crossweave_engine::{Prediction, Trainer};
+use crossweave_engine::{Engine, Prediction};
 use crossweave_hal::CollectiveLine;
 use crossweave_plan::{Facts, Peak, Plan, StepKind};
 use crossweave_tensor::UnitDecl;
@@ -233,8 +233,8 @@ pub struct FilesOfStep {
 }
 
 /// What a rank trains, and how it is laid over the ranks of its group.
-pub fn of_job(job: &JobFacts<'_>, trainer: &Trainer) -> OfJob {
-    let (units, bases): (Vec<u64>, Vec<u64>) = trainer.unit_sizes().into_iter().unzip();
+pub fn of_job(job: &JobFacts<'_>, engine: &Engine) -> OfJob {
+    let (units, bases): (Vec<u64>, Vec<u64>) = engine.unit_sizes().into_iter().unzip();
     let full = full(job, &units);
     OfJob {
         ranks: job.ranks,
@@ -247,7 +247,7 @@ pub fn of_job(job: &JobFacts<'_>, trainer: &Trainer) -> OfJob {
             on_a_rank: held_base(job, &bases),
         },
         layout: Layout {
-            units: trainer.plan().units().len(),
+            units: engine.plan().units().len(),
             params_padded: full,
             shard: full / job.ranks.max(1),
             formula: match job.shards {
@@ -278,8 +278,8 @@ fn held_base(job: &JobFacts<'_>, bases: &[u64]) -> u64 {
 }
 
 /// What a step moves.
-pub fn moved(job: &JobFacts<'_>, trainer: &Trainer, p: &Prediction) -> Moved {
-    let (units, bases): (Vec<u64>, Vec<u64>) = trainer.unit_sizes().into_iter().unzip();
+pub fn moved(job: &JobFacts<'_>, engine: &Engine, p: &Prediction) -> Moved {
+    let (units, bases): (Vec<u64>, Vec<u64>) = engine.unit_sizes().into_iter().unzip();
     let of_states = |l: &&CollectiveLine| l.tag == "grad" || l.tag == "param";
     let sent = p.each_step.iter().filter(of_states);
     let elements = |tag: &str, kind: &str| -> u64 {
@@ -372,7 +372,7 @@ pub fn memory(p: &Prediction) -> Memory {
 }
 
 /// The formulas of what lives between steps.
-pub fn formulas(job: &JobFacts<'_>, trainer: &Trainer) -> Option<StatesFormula> {
+pub fn formulas(job: &JobFacts<'_>, engine: &Engine) -> Option<StatesFormula> {
     let two_moments = [
         "Adam",
         "AdamW",
@@ -384,7 +384,7 @@ pub fn formulas(job: &JobFacts<'_>, trainer: &Trainer) -> Option<StatesFormula> 
     if !two_moments.contains(&job.optimizer) || job.shards.is_some() {
         return None;
     }
-    let (units, bases): (Vec<u64>, Vec<u64>) = trainer.unit_sizes().into_iter().unzip();
+    let (units, bases): (Vec<u64>, Vec<u64>) = engine.unit_sizes().into_iter().unzip();
     let base = held_base(job, &bases);
     let w = job.compute.bytes(1);
     let ema = if job.ema { 4 } else { 0 };

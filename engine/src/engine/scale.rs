@@ -1,10 +1,10 @@
 //! Loss scaling and the labels that count, around a step.
 
-use super::{MicroBatch, Trainer};
+use super::{Engine, MicroBatch};
 use crate::error::{Error, Result};
 use crossweave_planner::ScalerState;
 
-impl Trainer {
+impl Engine {
     /// Decay rates of the moments as a function of the updates made before, in place of the optimizer's own where it gives any
     /// (OneCycle).
     pub fn schedule_betas(&mut self, betas: impl Fn(u64) -> Option<[f64; 2]> + 'static) {

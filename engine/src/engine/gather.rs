@@ -1,6 +1,6 @@
 //! Whole parameters outside the training step: for validation, samples and reads. What a gather and a release do is the program's.
 
-use super::Trainer;
+use super::Engine;
 use crossweave_hal::CommTag;
 use crossweave_planner as planner;
 use crossweave_state::Request;
@@ -11,7 +11,7 @@ type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 /// Ledger tag of what travels outside the training step: validation, samples.
 pub(super) const OUTSIDE: CommTag = "eval";
 
-impl Trainer {
+impl Engine {
     /// Parameters of unit `u` in compute type, while they are whole.
     pub(super) fn whole_params(&self, u: usize) -> Option<impl Fn(usize) -> Tensor + '_> {
         let table = self.state.table(u);
@@ -70,7 +70,7 @@ impl Trainer {
         }
         Ok(())
     }
-    /// Gives back what [`Trainer::gather_for_eval`] took.
+    /// Gives back what [`Engine::gather_for_eval`] took.
     pub(super) fn release_after_eval(&mut self, u: usize) -> Tensors<()> {
         touched(&self.blocks.units, u)
             .into_iter()

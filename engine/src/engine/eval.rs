@@ -3,7 +3,7 @@
 
 use super::gather::OUTSIDE;
 use super::moves::staged;
-use super::{MicroBatch, Trainer};
+use super::{Engine, MicroBatch};
 use crate::error::{Error, Result};
 use crate::upload::{lengths_of, positions_of, unfit_lengths};
 use crate::values::Act;
@@ -29,8 +29,8 @@ fn sums(ranks: &[f64], n: usize) -> Vec<f64> {
     all
 }
 
-impl Trainer {
-    /// Mean loss of this rank's batch over all its predictions, those that do not count adding nothing, dropout off. Of pipeline stages the last knows it, and the others give 0: [`Trainer::mean_over_replicas`]
+impl Engine {
+    /// Mean loss of this rank's batch over all its predictions, those that do not count adding nothing, dropout off. Of pipeline stages the last knows it, and the others give 0: [`Engine::mean_over_replicas`]
     /// tells it to all. Every stage calls this for the same batches in the same order.
     pub fn evaluate(&mut self, b: &MicroBatch<'_>) -> Result<f64> {
         let rows = self.lowered.spec.rows;
@@ -51,7 +51,7 @@ impl Trainer {
             .ok_or_else(|| Error::Invalid("the model returned no loss".into()))
     }
 
-    /// Logits `[batch, seq, vocab]` in f32, dropout off. Where other ranks compute them with it (pipeline stages, blocks that communicate) rank 0 asks for them while it leads ([`Trainer::lead`]).
+    /// Logits `[batch, seq, vocab]` in f32, dropout off. Where other ranks compute them with it (pipeline stages, blocks that communicate) rank 0 asks for them while it leads ([`Engine::lead`]).
     pub fn logits(&mut self, tokens: &[i32], batch: u64, seq: u64) -> Result<Vec<f32>> {
         if planner::forwards_together(&self.lowered.spec, &self.lowered.facts) {
             return self.logits_together(tokens, batch, seq);

@@ -1,6 +1,6 @@
 //! Setting a rank up: its plan and program, memory, streams, groups and the host's thread.
 
-use super::Trainer;
+use super::Engine;
 use crate::blocks::Blocks;
 use crate::caches::Caches;
 use crate::devices::{Devices, Links};
@@ -24,7 +24,7 @@ use crossweave_program::{Room, UnitState};
 use crossweave_state::{Sharers, States, Together};
 use std::cell::Cell;
 
-impl Trainer {
+impl Engine {
     /// Allocates the state of a rank that is prepared, makes its streams and joins its groups. `units` are those it was prepared from.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ impl Trainer {
         mut lowered: Lowered,
         units: Units,
         links: Links<'_>,
-    ) -> Result<Trainer> {
+    ) -> Result<Engine> {
         let device = &devices.compute;
         let spec = lowered.spec.clone();
         crate::quantized::check(device, &spec)?;
@@ -85,7 +85,7 @@ impl Trainer {
             filled.map_err(at(&spec, "set-up"))?;
         }
         let graphs = Graphs::new(device, links.graphs).map_err(at(&spec, "set-up"))?;
-        Ok(Trainer {
+        Ok(Engine {
             values: Values::new(units.len(), spec.own_micro_batches() as usize),
             blocks: Blocks {
                 caches: Caches::new(units.len()),

@@ -1,6 +1,6 @@
 //! One unit's forward and backward on one micro-batch: what the tape needs of the engine, and what it leaves behind.
 
-use super::Trainer;
+use super::Engine;
 use crate::blocks::as_rehearsed;
 use crate::caches::Work;
 use crate::values::Act;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
-impl Trainer {
+impl Engine {
     /// Whether which weights of a unit lie end to end depends on the number of ranks (each has one owner), and bits may not.
     fn scattered(&self, u: usize) -> bool {
         self.lowered.spec.canonical.is_some() && self.state.table(u).by_parameter

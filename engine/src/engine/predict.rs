@@ -1,7 +1,7 @@
 //! What a job will hold and move, by rehearsing its first steps on the null device: the very code that will train asks for
 //! memory and launches collectives, and the ledgers count. Nothing is computed, sent or allocated on a device.
 
-use super::{MicroBatch, Trainer};
+use super::{Engine, MicroBatch};
 use crate::devices::{Devices, Links};
 use crate::dry::prepare;
 use crate::error::Result;
@@ -30,16 +30,16 @@ pub struct Prediction {
     pub files: Option<[u64; 3]>,
 }
 
-/// Rehearses three steps of a trainer on the null device: the first may differ, the second shows what every later one does, the
+/// Rehearses three steps of an engine on the null device: the first may differ, the second shows what every later one does, the
 /// third proves it.
 ///
 /// # Errors
 /// What a step can fail with.
-pub fn predict(trainer: &mut Trainer) -> Result<Prediction> {
-    let start = trainer.ledger();
+pub fn predict(engine: &mut Engine) -> Result<Prediction> {
+    let start = engine.ledger();
     let mut after = vec![start.clone()];
     let mut files = vec![];
-    rehearse(trainer, 3, &mut |t| {
+    rehearse(engine, 3, &mut |t| {
         after.push(t.ledger());
         files.push(t.files());
     })?;
@@ -80,10 +80,10 @@ impl Bootstrap for Nobody {
 /// A rank that is prepared as for training and set up on a device that computes nothing: it meets nobody and writes no file.
 ///
 /// # Errors
-/// As [`prepare`] and [`Trainer::new`].
-pub fn rehearsal(null: &Device, units: Units, spec: &RankSpec, dry: &Dry) -> Result<Trainer> {
+/// As [`prepare`] and [`Engine::new`].
+pub fn rehearsal(null: &Device, units: Units, spec: &RankSpec, dry: &Dry) -> Result<Engine> {
     let lowered = prepare(null, spec, &units, dry)?;
-    Trainer::new(
+    Engine::new(
         Devices::rehearsal(null),
         lowered,
         units,
@@ -91,19 +91,15 @@ pub fn rehearsal(null: &Device, units: Units, spec: &RankSpec, dry: &Dry) -> Res
     )
 }
 
-/// Walks `steps` steps of a trainer on tokens that are all 0, and calls `after` at the end of each. On the null device this costs
+/// Walks `steps` steps of an engine on tokens that are all 0, and calls `after` at the end of each. On the null device this costs
 /// nothing and asks for all that training would.
 ///
 /// # Errors
 /// What a step can fail with.
-pub fn rehearse(
-    trainer: &mut Trainer,
-    steps: u32,
-    after: &mut dyn FnMut(&mut Trainer),
-) -> Result<()> {
-    let spec = &trainer.lowered.spec;
+pub fn rehearse(engine: &mut Engine, steps: u32, after: &mut dyn FnMut(&mut Engine)) -> Result<()> {
+    let spec = &engine.lowered.spec;
     let tokens = vec![0i32; spec.rows.tokens() as usize];
-    let words = crate::upload::images(&trainer.blocks.units).map_or(0, |i| i.words());
+    let words = crate::upload::images(&engine.blocks.units).map_or(0, |i| i.words());
     let images = vec![0f32; (spec.rows.batch * words) as usize];
     let batches: Vec<MicroBatch<'_>> = (0..u64::from(spec.own_micro_batches()))
         .map(|m| MicroBatch {
@@ -115,10 +111,10 @@ pub fn rehearse(
         })
         .collect();
     for _ in 0..steps {
-        trainer.count_targets(1, 1)?;
-        trainer.step(&batches, 0.0)?;
-        trainer.metrics()?;
-        after(trainer);
+        engine.count_targets(1, 1)?;
+        engine.step(&batches, 0.0)?;
+        engine.metrics()?;
+        after(engine);
     }
     Ok(())
 }

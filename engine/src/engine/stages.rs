@@ -1,7 +1,7 @@
 //! A forward for rank 0, which samples, that other ranks run with it: of the stages of a pipeline, or because blocks communicate. It goes along
 //! the first data-parallel ranks, and what the last stage made back to rank 0. It is not the steady state: the host waits for each message, whose shape comes before it.
 
-use super::Trainer;
+use super::Engine;
 use super::gather::OUTSIDE;
 use super::moves::staged;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
-impl Trainer {
+impl Engine {
     /// Logits of `tokens` that other ranks compute with rank 0, which calls this while all others serve.
     pub(super) fn logits_together(
         &mut self,

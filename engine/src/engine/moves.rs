@@ -1,6 +1,6 @@
 //! Moves of what blocks hand on: kept inputs leave the device and return, hidden states and their gradients cross between pipeline stages.
 
-use super::Trainer;
+use super::Engine;
 use crate::pipeline::{BACKWARD, FORWARD, Pipe};
 use crossweave_mesh::Axis;
 use crossweave_plan::{Step, StepKind};
@@ -9,7 +9,7 @@ use std::ops::Range;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
-impl Trainer {
+impl Engine {
     pub(super) fn run_move(&mut self, what: Move, step: Option<&Step>) -> Tensors<()> {
         let mesh = self.groups.mesh();
         match (what, step.map(|s| &s.op)) {

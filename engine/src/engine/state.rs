@@ -1,12 +1,12 @@
 //! Reads, loads and copies of this rank's state (`crossweave_state`), and what rank 0 asks of the others.
 
-use super::Trainer;
+use super::Engine;
 use crate::error::{Error, Result};
 use crossweave_hal::HostBuffer;
 use crossweave_program::StateKind;
 use crossweave_state::{Request, Shard, ShardPart, Snapshot, Ways, exchange_ema, has_ema};
 
-impl Trainer {
+impl Engine {
     /// What state is moved with.
     pub(super) fn ways(&self) -> Ways<'_> {
         Ways {
@@ -36,7 +36,7 @@ impl Trainer {
     }
 
     /// Sets elements `from..` of a parameter's value or moment from f32, counted row-major in the whole parameter; each rank takes its part, and one
-    /// whose stage does not hold the parameter nothing. Call [`Trainer::publish`] after the last.
+    /// whose stage does not hold the parameter nothing. Call [`Engine::publish`] after the last.
     ///
     /// # Errors
     /// No such parameter; elements beyond its end; the device.
@@ -44,7 +44,7 @@ impl Trainer {
         Ok(self.state.load(&self.ways(), name, kind, from, values)?)
     }
 
-    /// Sets elements of a parameter's state from `from` on, which counts as [`ShardPart::at`] of what [`Trainer::wanted`] names. Call [`Trainer::publish`] after the last.
+    /// Sets elements of a parameter's state from `from` on, which counts as [`ShardPart::at`] of what [`Engine::wanted`] names. Call [`Engine::publish`] after the last.
     ///
     /// # Errors
     /// Elements that do not live here; the device.
@@ -133,13 +133,13 @@ impl Trainer {
     }
 
     /// A parameter's value or moment in f32, empty where that moment is not kept; waits for the device. Where
-    /// [`Trainer::reads_together`], rank 0 calls this while all other ranks are in [`Trainer::serve_reads`].
+    /// [`Engine::reads_together`], rank 0 calls this while all other ranks are in [`Engine::serve_reads`].
     pub fn read(&self, name: &str, kind: StateKind) -> Result<Vec<f32>> {
         Ok(self.state.read(&self.ways(), name, kind)?)
     }
 
-    /// From here to [`Trainer::done_reading`] rank 0 works alone while the others serve it: it may also run the model
-    /// ([`Trainer::logits`]), for which they put units together. Nothing changes where nothing is sharded.
+    /// From here to [`Engine::done_reading`] rank 0 works alone while the others serve it: it may also run the model
+    /// ([`Engine::logits`]), for which they put units together. Nothing changes where nothing is sharded.
     pub fn lead(&self) {
         self.state.together().lead();
     }

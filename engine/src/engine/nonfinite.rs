@@ -1,6 +1,6 @@
 //! What was found in a step that is not finite, in words, and the agreement of all ranks on it (`crate::nonfinite`).
 
-use super::Trainer;
+use super::Engine;
 use crate::error::{Error, Result};
 use crossweave_hal::DType;
 use crossweave_mesh::AxisSet;
@@ -14,7 +14,7 @@ const LAUNCHES: u32 = 16;
 /// Bytes of a sentence that travel to the other ranks.
 const SENTENCE: usize = 1000;
 
-impl Trainer {
+impl Engine {
     /// From now on every op of a step is looked at, which takes several times as long and changes no bit. A step in which something
     /// becomes NaN or infinite is an error that says where it began. Under dynamic loss scaling gradients may: the scaler sees to it.
     pub fn find_nonfinite(&mut self) {

@@ -1,7 +1,7 @@
 //! Walking the program of a step, call by call, under the steps of the plan it was made from. Nothing here decides; order and placement
 //! are the plan's.
 
-use super::{MicroBatch, Trainer};
+use super::{Engine, MicroBatch};
 use crate::caches::Work;
 use crate::error::{Error, Result};
 use crate::in_flight::Pending;
@@ -24,7 +24,7 @@ struct Inputs<'a> {
     data: &'a [Batch],
 }
 
-impl Trainer {
+impl Engine {
     pub(super) fn walk(
         &mut self,
         batches: &[MicroBatch<'_>],
@@ -108,7 +108,7 @@ impl Trainer {
     fn replaying(
         &mut self,
         step: &Step,
-        run: impl FnOnce(&mut Trainer) -> Tensors<()>,
+        run: impl FnOnce(&mut Engine) -> Tensors<()>,
     ) -> Tensors<()> {
         let repeats = matches!(
             step.op,

@@ -57,7 +57,7 @@ pub struct StepMetrics {
 }
 
 /// One rank of a training job.
-pub struct Trainer {
+pub struct Engine {
     blocks: Blocks,
     state: States,
     whole: Whole,
@@ -79,7 +79,7 @@ pub struct Trainer {
     step: u64,
 }
 
-impl Trainer {
+impl Engine {
     /// The step's plan.
     pub fn plan(&self) -> &Plan {
         &self.lowered.plan
@@ -202,7 +202,7 @@ impl Trainer {
         }
     }
 
-    /// Runs one optimizer step: one micro-batch per entry of `batches`. Enqueues only; [`Trainer::metrics`] tells how it went.
+    /// Runs one optimizer step: one micro-batch per entry of `batches`. Enqueues only; [`Engine::metrics`] tells how it went.
     pub fn step(&mut self, batches: &[MicroBatch<'_>], lr: f64) -> Result<()> {
         self.step_at(batches, &|_| lr)
     }

@@ -1,6 +1,6 @@
 //! What a run is watched and tried by: spans of a trace, the account of calls and waits, faults on purpose.
 
-use super::Trainer;
+use super::Engine;
 use crate::error::Result;
 use crate::graphs::GraphCounts;
 use crate::timeline::OpenStep;
@@ -10,7 +10,7 @@ use crossweave_hal::{Stream, WaitLog};
 use crossweave_mesh::Faults;
 use crossweave_store::Counters as FileCounters;
 
-impl Trainer {
+impl Engine {
     /// From now on plan steps and collectives are spans of `tracer`. All ranks do this at the same point, or none.
     pub fn timeline(&mut self, tracer: Tracer) {
         self.groups.mesh().borrow_mut().trace(&tracer);
@@ -52,7 +52,7 @@ impl Trainer {
         self.diagnostics.end_span(open, self.streams(), name);
     }
 
-    /// Keeps account of the next step, for [`Trainer::traced`].
+    /// Keeps account of the next step, for [`Engine::traced`].
     ///
     /// # Errors
     /// A failure of the host's part of the steps before.
