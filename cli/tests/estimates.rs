@@ -229,16 +229,16 @@ fn an_average_of_the_weights_is_four_bytes_a_parameter() {
         let device = ["--device", "h100"];
         let [plain, ema] = ["plain.json", "ema.json"].map(|name| read(name, "plan", &device));
         let held = |v: &Value| v["memory"]["moment"]["bytes"].as_u64().expect("bytes");
-        let (what, told) = match offload {
+        let (what, given) = match offload {
             true => continue,
             false => (held(&ema), &ema["states_formula"]["moment"]),
         };
-        assert!(stage == 0 || json!(what) == told["bytes"], "stage {stage}");
+        assert!(stage == 0 || json!(what) == given["bytes"], "stage {stage}");
         assert!(
-            told["formula"]
+            given["formula"]
                 .as_str()
                 .is_some_and(|f| f.starts_with("(4 + 4 + 4) ")),
-            "{told}"
+            "{given}"
         );
         assert_eq!(held(&plain) / 2, what / 3, "stage {stage}");
     }

@@ -10,6 +10,7 @@
 
 pub mod checker;
 mod door;
+mod failure;
 pub mod groups;
 pub mod islands;
 pub mod launch;
@@ -27,9 +28,10 @@ pub use crossweave_axes::{
 };
 /// Faults on purpose.
 pub use crossweave_collectives::{Collectives, FaultKind, FaultRule, Faults};
+pub use failure::{Cause, PeerFailure, rank_words};
 pub use groups::{GroupRef, Mesh, MeshOptions};
 pub use islands::{IslandOrder, Islands};
 pub use launch::{Launch, LaunchError, Launcher, detect};
-pub use process_map::{ProcessMap, rank_words};
+pub use process_map::ProcessMap;
 pub use rendezvous::rendezvous;
-pub use store::{Cause, JobStore, LateStore, PeerFailure};
+pub use store::{JobStore, LateStore};

@@ -90,17 +90,10 @@ impl ProcessMap {
     }
 }
 
-/// Ranks in words: `rank 3`, `ranks 0 to 2`.
-pub fn rank_words(ranks: &Range<u32>) -> String {
-    match ranks.len() {
-        1 => format!("rank {}", ranks.start),
-        _ => format!("ranks {} to {}", ranks.start, ranks.end.saturating_sub(1)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::rank_words;
 
     #[test]
     fn ranks_follow_one_another() {

@@ -95,7 +95,7 @@ mod tests {
             true
         });
         assert_eq!(lost, Some(vec![2, 3]));
-        assert_eq!(missed_by[0], []);
+        assert!(missed_by[0].is_empty());
         assert_eq!(missed_by.last(), Some(&vec![2, 3]));
     }
 

@@ -6,8 +6,9 @@
 //! A process is known here by its number among the processes; the process_map maps it to ranks for messages about failures.
 
 use crate::door;
+use crate::failure::{Cause, PeerFailure};
 use crate::message::{Message, kind, pair};
-use crate::process_map::{ProcessMap, rank_words};
+use crate::process_map::ProcessMap;
 use crate::pulse::{self, Pulse};
 use crossweave_hal::death_watch::DeathWatch;
 use crossweave_hal::{Awake, Code, Error, JobRank, KvStore, Result, crash};
@@ -21,54 +22,6 @@ use std::time::Duration;
 
 /// How long rank 0 waits with bad news for ranks that have not connected yet.
 const ARRIVAL: Duration = Duration::from_secs(5);
-
-/// Why a job ends before its time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerFailure {
-    /// The process.
-    pub process: u32,
-    /// The rank of it that failed, or all its ranks where it died.
-    pub ranks: Range<u32>,
-    /// What is known of why.
-    pub cause: Cause,
-}
-
-/// How a process came to fail, as the others see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// Its connection ended without a word.
-    Died,
-    /// Its own words.
-    Said(String),
-    /// Nothing came from its host for longer than the limit, in words.
-    Silent(String),
-}
-
-impl PeerFailure {
-    /// What the server sends to the processes.
-    fn notice(&self) -> Message {
-        let (kind, at, text) = match &self.cause {
-            Cause::Said(words) => (kind::FAIL, self.ranks.start, words.as_str()),
-            Cause::Died => (kind::DEAD, self.ranks.start, ""),
-            Cause::Silent(words) => (kind::SILENT, self.ranks.end, words.as_str()),
-        };
-        Message::new(kind, pair(self.process, at), "", text.as_bytes())
-    }
-}
-
-impl std::fmt::Display for PeerFailure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let who = rank_words(&self.ranks);
-        match &self.cause {
-            Cause::Said(words) => write!(f, "{who} failed: {words}"),
-            Cause::Silent(words) => write!(f, "{who} {words}"),
-            Cause::Died => write!(
-                f,
-                "{who} died without a word (killed, crashed, or its machine is gone)"
-            ),
-        }
-    }
-}
 
 #[derive(Default)]
 struct State {

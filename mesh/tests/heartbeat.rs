@@ -1,7 +1,6 @@
 //! The heartbeat between hosts, over links that a test can cut: the connection stays, and nothing comes through.
 
-use crossweave_mesh::store::Cause;
-use crossweave_mesh::{JobStore, PeerFailure};
+use crossweave_mesh::{Cause, JobStore, PeerFailure};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;

@@ -50,7 +50,7 @@ pub const CIRCLES: &[Entry] = &[
 /// Code lines of crates.
 #[rustfmt::skip]
 pub const CRATE_LINES: &[Entry] = &[
-    Entry { place: "crossweave", ceiling: 12900, why: "a job on its devices, its ranks and processes, its folder, record, checkpoints and trace, the models that come of it, what programs call, and what plans, explains and predicts it" },
+    Entry { place: "crossweave", ceiling: 13300, why: "a job on its devices, its ranks and processes, its folder, record, checkpoints and trace, the models that come of it, what programs call, and what plans, explains and predicts it" },
     Entry { place: "crossweave-backend-ascend", ceiling: 3300, why: "a run time, operators, fused ones among them, and collectives of one vendor, each declared by hand" },
     Entry { place: "crossweave-backend-cpu", ceiling: 12000, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3250, why: "every collective with its checks, which the CPU back end repeats" },
@@ -73,7 +73,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-plan", ceiling: 2950, why: "the plan, its laws, passes and text, and what ranks do together outside it" },
     Entry { place: "crossweave-plugin", ceiling: 2750, why: "the traits, their export as C tables, and the requests of ops and collectives read once for all back ends" },
     Entry { place: "crossweave-tensor", ceiling: 6600, why: "shapes and gradients of every op, those of single heads and of layers and vocabularies cut over ranks too" },
-    Entry { place: "crossweave-zero", ceiling: 4200, why: "passes, lowering to programs, and the closed formulas" },
+    Entry { place: "crossweave-zero", ceiling: 4300, why: "passes, lowering to programs, and the closed formulas" },
     Entry { place: "xtask", ceiling: 4800, why: "rules with their tables, and the gate" },
 ];
 
@@ -89,7 +89,7 @@ pub const FIELDS: &[Entry] = &[
     Entry { place: "backends/wgpu/src/encode.rs: Encoder", ceiling: 16, why: "an open command encoder with the pools that it reuses" },
     Entry { place: "cli/src/args/conform.rs: ConformArgs", ceiling: 23, why: "one field for each flag of the verb" },
     Entry { place: "cli/src/args/estimate.rs: EstimateArgs", ceiling: 25, why: "one field for each flag of the verb" },
-    Entry { place: "config/src/settings.rs: Run", ceiling: 28, why: "one field for each key of the section" },
+    Entry { place: "config/src/settings.rs: Run", ceiling: 29, why: "one field for each key of the section" },
     Entry { place: "config/src/settings.rs: Settings", ceiling: 27, why: "one field for each section and top-level key" },
     Entry { place: "config/src/settings.rs: Zero", ceiling: 23, why: "one field for each key of zero_optimization" },
     Entry { place: "config/src/settings_data.rs: TextData", ceiling: 30, why: "one field for each key of the section" },
@@ -124,7 +124,7 @@ pub const METHODS: &[Entry] = &[
     Entry { place: "mesh/collectives/src/group.rs: Collectives", ceiling: 58, why: "one method for each collective and form, as Communicator has them" },
     Entry { place: "plan/src/laws.rs: State", ceiling: 43, why: "one method for each kind of step" },
     Entry { place: "tensor/src/cx.rs: Cx", ceiling: 46, why: "one method for each op that a block may record" },
-    Entry { place: "train/src/trainer.rs: Trainer", ceiling: 29, why: "one method for each thing that a program describes, asks of a run, or asks for" },
+    Entry { place: "train/src/trainer.rs: Trainer", ceiling: 30, why: "one method for each thing that a program describes, asks of a run, or asks for" },
 ];
 
 /// Fields of large structs that a part of the crate sees.
