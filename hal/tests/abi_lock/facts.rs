@@ -1,5 +1,5 @@
 //! What a header promises beside its declarations: the contract in the comment of a slot, field, constant or rule, the
-//! signature of an op, profiles, macros and what else a compiler is told, and the manifest's section, prefix and keys. One line each.
+//! signature of an op, profiles, macros and what else a compiler is given, and the manifest's section, prefix and keys. One line each.
 
 use super::scan::{Piece, Text};
 use std::collections::HashMap;
@@ -158,7 +158,7 @@ fn is_rule(part: &str) -> bool {
     number || ["head", "common"].contains(&part)
 }
 
-/// Lines of what is about the whole header, of its profiles, and of what a compiler is told beside declarations.
+/// Lines of what is about the whole header, of its profiles, and of what a compiler is given beside declarations.
 pub fn whole(text: &Text, contracts: &[(String, String)]) -> Vec<String> {
     let own = |c: &(String, String)| part(text, &c.0).is_some_and(|p| !is_rule(p));
     let mut out: Vec<String> = contracts
@@ -169,7 +169,7 @@ pub fn whole(text: &Text, contracts: &[(String, String)]) -> Vec<String> {
     for words in &text.foot {
         out.extend(profile(words));
     }
-    out.extend(text.pieces.iter().filter_map(told));
+    out.extend(text.pieces.iter().filter_map(given));
     out
 }
 
@@ -204,8 +204,8 @@ pub fn constant(p: &Piece) -> Option<(&str, &str)> {
     plain.then_some((name, value))
 }
 
-/// What a compiler is told that is neither a constant nor a type: macros and attributes, packing, linkage, assertions, other headers.
-pub fn told(p: &Piece) -> Option<String> {
+/// What a compiler is given that is neither a constant nor a type: macros and attributes, packing, linkage, assertions, other headers.
+pub fn given(p: &Piece) -> Option<String> {
     if constant(p).is_some() {
         return None;
     }

@@ -130,7 +130,7 @@ pub const EDITS: &[Edit] = &[
         )],
         Refused("the contract of CROSSWEAVE_OPS_H.foot changed"),
     ),
-    // Macros and what else a compiler is told.
+    // Macros and what else a compiler is given.
     (
         "a handle is made otherwise",
         &[(

@@ -64,7 +64,7 @@ pub struct Header {
     attributes: Vec<(String, String)>,
     /// What lies beside declarations: contracts in comments, signatures of ops, the manifest.
     said: Vec<String>,
-    /// What is about a whole header, and what a compiler is told.
+    /// What is about a whole header, and what a compiler is given.
     whole: Vec<String>,
 }
 
@@ -245,7 +245,7 @@ impl Header {
             for p in &text.pieces {
                 if let Some((name, value)) = facts::constant(p) {
                     h.defines.push((name.into(), value.into()));
-                } else if facts::told(p).is_none() {
+                } else if facts::given(p).is_none() {
                     if !p.when.is_empty() {
                         return Err(format!("{} is declared only where {}", p.code, p.when));
                     }

@@ -47,7 +47,7 @@ fn lines(comment: &str) -> Vec<String> {
 /// The conditions that are open.
 #[derive(Default)]
 struct Conditions {
-    /// Of each `#if` the branch that holds, behind those that do not.
+    /// The branches of each `#if`: the one that holds stands behind those that do not.
     open: Vec<Vec<String>>,
 }
 
