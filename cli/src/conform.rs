@@ -8,6 +8,7 @@ use crate::backend::{LINKED, plugin_options};
 use crate::error::{CliError, Result};
 use crate::say::say;
 use crate::surroundings::{Plugins, Surroundings};
+use crossweave_conform::cells::{self, Card};
 use crossweave_conform::expect::Expect;
 use crossweave_conform::launch::{Program, read_job};
 use crossweave_conform::report::{Status, diff};
@@ -44,6 +45,11 @@ pub fn run(a: &ConformArgs, around: &Surroundings) -> Result<()> {
         (_, true) => Effort::Big,
         _ => Effort::Default,
     };
+    let card = match (a.rest, &a.report) {
+        (true, Some(path)) => Some(card(path)?),
+        _ => None,
+    };
+    let only = card.as_ref().map_or_else(|| a.only.clone(), Card::rest);
     let o = Options {
         layers: a.layers.clone(),
         config: config(&target, &a.sets, &around.plugins)?,
@@ -57,7 +63,7 @@ pub fn run(a: &ConformArgs, around: &Surroundings) -> Result<()> {
             _ => a.ranks.clone(),
         },
         launcher: a.launcher.into(),
-        only: a.only.clone(),
+        only,
         replay: a.replay.clone(),
         seed: a.seed,
         expect,
@@ -71,6 +77,17 @@ pub fn run(a: &ConformArgs, around: &Surroundings) -> Result<()> {
             launcher: a.launcher_command.clone(),
         },
     };
+    let refused = |why: String| {
+        let fix = "give the flags that the card was made with, or make it anew without --rest";
+        CliError::refused(why, fix)
+    };
+    if let Some(card) = &card {
+        card.accepts(&o.asked()).map_err(refused)?;
+        if card.rest().is_empty() {
+            say!("the card has met every case; nothing is run");
+            return Ok(());
+        }
+    }
     if a.list {
         for c in o.cases()? {
             say!("{}", c.id);
@@ -92,11 +109,20 @@ pub fn run(a: &ConformArgs, around: &Surroundings) -> Result<()> {
             eprintln!("FAIL {}   {}", c.id, c.note);
         }
     })?;
+    let report = match card {
+        None => report,
+        Some(card) => card.with(report).map_err(refused)?,
+    };
     say!("{}", report.text().trim_end());
-    for (path, text) in [(&a.report, report.json()), (&a.markdown, report.markdown())] {
-        if let Some(path) = path {
-            put(path, &text).map_err(CliError::io("write", path))?;
-        }
+    if let Some(path) = &a.report {
+        let text = match is_card(path) {
+            true => cells::write(&report).map_err(Trouble::Environment)?,
+            false => report.json(),
+        };
+        put(path, &text).map_err(CliError::io("write", path))?;
+    }
+    if let Some(path) = &a.markdown {
+        put(path, &report.markdown()).map_err(CliError::io("write", path))?;
     }
     match report.exit_code() {
         0 => Ok(()),
@@ -104,9 +130,30 @@ pub fn run(a: &ConformArgs, around: &Surroundings) -> Result<()> {
     }
 }
 
+/// Is the report at this path written by families of cases?
+fn is_card(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "cells")
+}
+
+/// The card at a path, by families of cases.
+fn card(path: &Path) -> Result<Card> {
+    if !is_card(path) {
+        return Err(CliError::refused(
+            format!("{} does not end in .cells", path.display()),
+            "give a card that `crossweave conform --report NAME.cells` has written",
+        ));
+    }
+    let text = crossweave_files::read_text(path, 64 << 20).map_err(CliError::io("read", path))?;
+    cells::read(&path.display().to_string(), &text)
+        .map_err(|e| Trouble::Environment(e.to_string()).into())
+}
+
 /// Prints how two scorecards differ.
 fn compare(first: &Path, second: &Path) -> Result<()> {
     let read = |path: &Path| -> Result<Report> {
+        if is_card(path) {
+            return Ok(card(path)?.report);
+        }
         let text =
             crossweave_files::read_text(path, 64 << 20).map_err(CliError::io("read", path))?;
         serde_json::from_str(&text).map_err(|e| {

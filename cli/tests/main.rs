@@ -46,6 +46,7 @@ mod predict;
 mod profiles;
 mod published;
 mod quiet;
+mod scorecards;
 mod signals;
 mod split;
 mod stopped;

@@ -107,7 +107,7 @@ pub struct ConformArgs {
     /// A plugin file, or the name of a linked back end or of a plugin on the plugin path
     #[arg(value_name = "PLUGIN.so|NAME", required_unless_present = "diff")]
     pub plugin: Option<String>,
-    /// Compare two scorecards (JSON) instead of running anything; exit 1 when the second is worse
+    /// Compare two scorecards (JSON, or .cells) instead of running anything; exit 1 when the second is worse
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["plugin", "report", "replay", "list"])]
     pub diff: Option<Vec<PathBuf>>,
     /// Put the plugin inside a layer, outermost last, as `train --layer` does
@@ -143,9 +143,12 @@ pub struct ConformArgs {
     /// Known failures: a TOML file with [[unsupported]] and [[expected_failure]]
     #[arg(long, value_name = "expect.toml")]
     pub expect: Option<PathBuf>,
-    /// Write the scorecard as JSON
+    /// Write the scorecard as JSON, or, where the name ends in .cells, by families of cases, as they are committed
     #[arg(long, value_name = "out.json")]
     pub report: Option<PathBuf>,
+    /// Only the cases that the card at --report (.cells) has not met; it keeps what it has
+    #[arg(long, requires = "report", conflicts_with_all = ["only", "replay", "list"])]
+    pub rest: bool,
     /// Write the scorecard as Markdown
     #[arg(long, value_name = "out.md")]
     pub markdown: Option<PathBuf>,

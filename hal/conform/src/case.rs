@@ -232,6 +232,9 @@ pub fn skip(note: impl Into<String>) -> Check {
     Ok(Verdict::new(Outcome::Skip, note))
 }
 
+/// The kit from which on scorecards say which cases they have met: all of its cases are of it.
+const FIRST: u32 = 7;
+
 /// One claim.
 pub struct Case {
     /// Stable: `group.what.dtype…`; the part before the first dot is the group.
@@ -246,6 +249,10 @@ pub struct Case {
     pub ranks: Option<u32>,
     /// It wants a child of its own: what it does to a process is not undone.
     pub alone: bool,
+    /// The kit in which it came: a scorecard of an older one has not met it.
+    pub since: u32,
+    /// The version of its meaning: the kit that first judged it as it is judged now. What an older scorecard says of it is void.
+    pub version: u32,
     run: Box<dyn Fn(&Ctx) -> Check + Send + Sync>,
 }
 
@@ -264,6 +271,8 @@ impl Case {
             limit: Duration::from_secs(60),
             ranks: None,
             alone: false,
+            since: FIRST,
+            version: FIRST,
             run: Box::new(run),
         }
     }
@@ -298,6 +307,18 @@ impl Case {
         self
     }
 
+    /// It came with this kit.
+    pub fn since(mut self, kit: u32) -> Case {
+        (self.since, self.version) = (kit, kit);
+        self
+    }
+
+    /// Its meaning changed with this kit: it demands something else, or judges it in another way.
+    pub fn judged_since(mut self, kit: u32) -> Case {
+        self.version = kit;
+        self
+    }
+
     /// Its group.
     pub fn group(&self) -> Group {
         Group::of(&self.id).unwrap_or(Group::Abi)
@@ -326,6 +347,14 @@ pub fn registry(ranks: &[u32], effort: Effort) -> Vec<Case> {
     all.extend(crate::fault::cases(ranks));
     all.extend(crate::leak::cases(ranks));
     all.extend(crate::perf::cases(ranks));
+    all
+}
+
+/// The cases of a run up to a level, in the order they run, of which a plugin that only carries messages is asked none about ops.
+pub fn asked(ranks: &[u32], effort: Effort, level: Level, profile: Option<Profile>) -> Vec<Case> {
+    let ops = profile != Some(Profile::CollectiveOnly);
+    let mut all = registry(ranks, effort);
+    all.retain(|c| Level::of(c.group()) <= level && (ops || c.group() != Group::Op));
     all
 }
 
@@ -376,6 +405,8 @@ mod tests {
         for c in &all {
             assert!(Group::of(&c.id).is_some(), "{}", c.id);
             assert!(seen.insert(c.id.clone()), "{} twice", c.id);
+            let told = FIRST <= c.since && c.since <= c.version && c.version <= crate::KIT;
+            assert!(told, "{}: since {}, version {}", c.id, c.since, c.version);
         }
     }
 }

@@ -105,6 +105,28 @@ pub struct Env {
     pub devices: Vec<String>,
 }
 
+/// What a run was asked for, as its report says it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asked {
+    /// What had to be claimed.
+    pub profile: Option<String>,
+    /// How far the run went.
+    pub level: String,
+    /// Numbers of ranks.
+    pub ranks: Vec<u32>,
+    /// Who started them.
+    pub launcher: String,
+    /// The seed.
+    pub seed: u64,
+    /// How much was tried.
+    pub effort: Effort,
+    /// Configuration the plugin was given.
+    pub config: BTreeMap<String, String>,
+    /// Layers around the plugin.
+    pub layers: Vec<String>,
+}
+
 /// A run's result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -190,29 +212,62 @@ impl Report {
         for (k, v) in o.config.iter().filter(|(k, v)| !own(k, v)) {
             let _ = write!(again, " --set {k}={v}");
         }
+        let env = Env {
+            os: std::env::consts::OS.into(),
+            arch: std::env::consts::ARCH.into(),
+            devices: hello.devices.clone(),
+        };
         Report {
-            schema: "crossweave.conform/1".into(),
-            kit: KIT.into(),
-            env: Env {
-                os: std::env::consts::OS.into(),
-                arch: std::env::consts::ARCH.into(),
-                devices: hello.devices.clone(),
-            },
-            plugin: hello,
-            profile: o.profile.map(|p| p.name().into()),
-            level: o.level.name().into(),
-            ranks: o.ranks.clone(),
-            launcher: o.launcher.name().into(),
-            seed: o.seed,
-            config: o.config.clone(),
-            effort: o.effort,
-            layers: o.layers.clone(),
             levels,
-            cells,
             perf,
             idle,
             replay: again,
             seconds: took.as_secs_f64(),
+            ..Report::kept(KIT, hello, env, o.asked(), cells)
+        }
+    }
+
+    /// A report that was kept as a scorecard, with what its cells make of each level.
+    pub(crate) fn kept(
+        kit: u32,
+        plugin: Hello,
+        env: Env,
+        asked: Asked,
+        cells: Vec<Cell>,
+    ) -> Report {
+        Report {
+            schema: "crossweave.conform/1".into(),
+            kit: kit.to_string(),
+            plugin,
+            env,
+            profile: asked.profile,
+            level: asked.level,
+            ranks: asked.ranks,
+            launcher: asked.launcher,
+            seed: asked.seed,
+            config: asked.config,
+            effort: asked.effort,
+            layers: asked.layers,
+            levels: levels(&cells, true),
+            cells,
+            perf: vec![],
+            idle: vec![],
+            replay: String::new(),
+            seconds: 0.0,
+        }
+    }
+
+    /// What the run was asked for.
+    pub fn asked(&self) -> Asked {
+        Asked {
+            profile: self.profile.clone(),
+            level: self.level.clone(),
+            ranks: self.ranks.clone(),
+            launcher: self.launcher.clone(),
+            seed: self.seed,
+            effort: self.effort,
+            config: self.config.clone(),
+            layers: self.layers.clone(),
         }
     }
 
@@ -570,7 +625,7 @@ mod tests {
             .collect();
         let plugin = Hello::default();
         let text = serde_json::json!({
-            "schema": "crossweave.conform/1", "kit": KIT, "plugin": plugin, "profile": null, "level": "fault", "ranks": [2],
+            "schema": "crossweave.conform/1", "kit": KIT.to_string(), "plugin": plugin, "profile": null, "level": "fault", "ranks": [2],
             "env": {"os": "", "arch": "", "devices": []}, "launcher": "threads", "seed": 0, "config": {}, "levels": {},
             "cells": cells,
         });

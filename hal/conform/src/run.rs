@@ -1,11 +1,13 @@
 //! The parent's side: picks the cases, runs each group in a child, goes on in a new child after a crash, a hang or an exit, and applies
 //! expectations and the profile.
 
-use crate::case::{Case, Effort, Group, Level, Outcome, Profile, Verdict, matches, registry};
+use crate::case::{
+    Case, Effort, Group, Level, Outcome, Profile, Verdict, asked, matches, registry,
+};
 use crate::child::{Hello, Job, Line, Target};
 use crate::expect::Expect;
 use crate::launch::{Ended, Launcher, Program, Running};
-use crate::report::{Cell, Report, Status};
+use crate::report::{Asked, Cell, Report, Status};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -126,11 +128,7 @@ impl Options {
         }
         // What is named is run, whatever the level.
         if self.only.is_empty() {
-            all.retain(|c| Level::of(c.group()) <= self.level);
-            if self.profile == Some(Profile::CollectiveOnly) {
-                all.retain(|c| c.group() != Group::Op);
-            }
-            return Ok(all);
+            return Ok(asked(&self.ranks, self.effort, self.level, self.profile));
         }
         for p in &self.only {
             if !all.iter().any(|c| matches(p, &c.id)) {
@@ -141,6 +139,20 @@ impl Options {
         }
         all.retain(|c| self.only.iter().any(|p| matches(p, &c.id)));
         Ok(all)
+    }
+
+    /// What the run is asked for, as its report has it.
+    pub fn asked(&self) -> Asked {
+        Asked {
+            profile: self.profile.map(|p| p.name().into()),
+            level: self.level.name().into(),
+            ranks: self.ranks.clone(),
+            launcher: self.launcher.name().into(),
+            seed: self.seed,
+            effort: self.effort,
+            config: self.config.clone(),
+            layers: self.layers.clone(),
+        }
     }
 
     fn job(&self, cases: Vec<String>, team: Option<u32>) -> Job {

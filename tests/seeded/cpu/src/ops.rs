@@ -9,7 +9,9 @@ use crate::results::fix;
 use crossweave_abi::op::{self, class};
 use crossweave_abi::{DType, Layout};
 use crossweave_backend_cpu::{CpuBackend, CpuOps, Device, Mem, Stream};
-use crossweave_plugin::{Backend, Code, Dyn, MemKind, OpRequest, Ops, Plan, Result, Span, fail};
+use crossweave_plugin::{
+    Backend, Code, Dyn, MemKind, OpRequest, Ops, Plan, Result, Span, fail, unsupported,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -145,6 +147,15 @@ impl Ops<Seeded> for SeededOps {
 
     fn prepare(b: &Seeded, d: &Device, o: &OpRequest<'_>) -> Result<(Wrong, Plan)> {
         let bug = b.bug();
+        let refused = match bug {
+            "products_of_f16_are_refused" => Some((op::MATMUL, DType::F16)),
+            "softmax_of_bf16_is_refused" => Some((op::SOFTMAX_FWD, DType::Bf16)),
+            _ => None,
+        };
+        let of = |(id, t): (u32, DType)| o.id == id && o.operands.iter().any(|l| l.dtype == t.id());
+        if refused.is_some_and(of) {
+            return unsupported("an op of one type");
+        }
         let given = Given::of(o)?;
         let other = match asked(bug, o).inspect_err(|_| b.leak("leak_in_refused_prepare"))? {
             None => remembered(b, o)?,
