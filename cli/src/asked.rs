@@ -7,6 +7,7 @@ use crate::screen::Screen;
 use crate::surroundings::Surroundings;
 use crate::train::explore::Exploration;
 use crate::train::{Lines, Request};
+use std::path::Path;
 use std::sync::Arc;
 
 impl From<&BackendArgs> for BackendChoice {
@@ -19,11 +20,15 @@ impl From<&BackendArgs> for BackendChoice {
     }
 }
 
+/// What is asked of the config in a file, before flags are laid over it.
+pub fn of(config: &Path, around: &Surroundings) -> Request {
+    Request::new(config.into(), around.clone(), Arc::new(Screen::default()))
+}
+
 impl TrainArgs {
     /// The run that is asked for.
     pub fn request(self, around: Surroundings) -> Request {
         let args = self;
-        let screen = Arc::new(Screen::default());
         Request {
             backend: BackendChoice::from(&args.backend),
             sets: args.sets,
@@ -37,7 +42,7 @@ impl TrainArgs {
                 (_, true) => Lines::Each,
                 _ => Lines::Configured,
             },
-            ..Request::new(args.config, around, screen)
+            ..of(&args.config, &around)
         }
     }
 }
@@ -52,7 +57,7 @@ impl ExploreArgs {
                 ranks: args.ranks.map(Ranks::Count),
                 backend: BackendChoice::from(&args.backend),
                 steps: Some(args.steps),
-                ..Request::new(args.config.clone(), around, Arc::new(Screen::default()))
+                ..of(&args.config, &around)
             },
             seeds: match args.seed {
                 Some(seed) => seed..seed.saturating_add(1),

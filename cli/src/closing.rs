@@ -1,8 +1,8 @@
 //! What a run has come to, as the rows of a table.
 
 use crate::events::{Closing, GraphCounts, RankLedger};
+use crate::reductions;
 use crate::train::Computes;
-use crate::{gradients, reductions};
 use crossweave_report::listed;
 use crossweave_report::moment::clock;
 use crossweave_words::Size;
@@ -93,12 +93,11 @@ pub fn rows(run: &Closing<'_>) -> Vec<(&'static str, String)> {
         let line = format!("each layer{and} over {tp} ranks, {groups} of these groups{but}");
         rows.push(("tensor", line));
     }
-    let reductions = gradients::of_run(&run.spec, &run.dry.units);
-    rows.extend(reductions.map(|r| ("gradients", reductions::of_run(&r))));
+    let reductions = run.reductions.as_ref();
+    rows.extend(reductions.map(|r| ("gradients", reductions::of_run(r))));
     rows.extend(bridge(ledgers).map(|line| ("bridge", line)));
     rows.extend(graphs(ledgers).map(|line| ("graphs", line)));
-    let params: u64 = run.dry.params;
-    rows.push(("parameters", HumanCount(params).to_string()));
+    rows.push(("parameters", HumanCount(run.params).to_string()));
     rows.push(("files", files(run)));
     rows
 }

@@ -1,13 +1,14 @@
 //! `crossweave config`: check, schema, explain.
 
 use crate::args::ConfigAction;
-use crate::backend::BackendChoice;
-use crate::check::check;
-use crate::config_file::{load, read};
-use crate::corpus_bar::Bar;
+use crate::asked;
+use crate::check::{Checked, check};
+use crate::config_file::load;
 use crate::error::{CliError, Result};
+use crate::ranks::Ranks;
 use crate::say::say;
 use crate::surroundings::{Caches, Surroundings};
+use crate::train::Request;
 use crate::width::columns;
 use crossweave_config::{explain_key, json_schema, keys, reference};
 use std::path::Path;
@@ -56,6 +57,12 @@ fn is_config(what: &str) -> bool {
     Path::new(what).is_file() || what.ends_with(".json") || what.contains(['/', '\\'])
 }
 
+/// What a config amounts to, and what is remarkable about its data.
+fn page(found: &Checked) -> String {
+    let remarks = found.remarks.iter().map(|r| format!("{r}\n"));
+    found.config.summary(&found.resolved) + &remarks.collect::<String>()
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -69,16 +76,18 @@ pub fn run(action: ConfigAction, around: &Surroundings) -> Result<()> {
             no_files,
             backend,
         } => {
-            let mut config = read(&config, &sets)?;
-            let choice = BackendChoice::from(&backend);
-            if let Some(name) = &choice.name {
-                let text = serde_json::Value::from(name.as_str()).to_string();
-                config.set("run.backend", &text)?;
-            }
-            let ranks = config.ranks(ranks.map(u64::from));
+            let request = Request {
+                sets,
+                ranks: ranks.map(Ranks::Count),
+                backend: (&backend).into(),
+                ..asked::of(&config, around)
+            };
             let text = match no_files {
-                true => config.check(ranks)?,
-                false => check(config, ranks, &choice, around, &Bar::default())?,
+                true => {
+                    let config = request.read()?;
+                    config.check(request.ranks_of(&config))?
+                }
+                false => page(&check(&request)?),
             };
             say!("{}", text.trim_end());
         }

@@ -29,7 +29,9 @@ pub fn run(args: &EstimateArgs, around: &Surroundings) -> Result<()> {
         }
         return Ok(());
     }
-    let found = estimate(&asked(args), around)?;
+    // Unless `--devices` is given, the parser demands a model.
+    let model = args.model.as_deref().unwrap_or_default();
+    let found = estimate(model, &asked(args), around)?;
     match args.json {
         true => say!("{:#}", json!(found)),
         false => say!("{}", estimate_page::page(&found)),
@@ -44,8 +46,6 @@ fn asked(args: &EstimateArgs) -> Estimation {
         HomeName::Nvme => Home::Nvme,
     };
     Estimation {
-        // Unless `--devices` is given, the parser demands it.
-        model: args.model.clone().unwrap_or_default(),
         ranks: Ranks {
             ranks: args.ranks,
             nodes: args.nodes,

@@ -2,10 +2,12 @@
 
 use crate::args::ExplainArgs;
 use crate::error::{CliError, Result};
-use crate::figures::explain::{Difference, Explanation, Lock, explain};
+use crate::figures::explain::{Difference, Lock, PeakRates, explain};
+use crate::ranks::Ranks;
 use crate::say::say;
 use crate::surroundings::Surroundings;
-use crate::{config_file, explain_page};
+use crate::train::Request;
+use crate::{asked, explain_page};
 use serde_json::json;
 use std::path::Path;
 
@@ -14,15 +16,17 @@ use std::path::Path;
 /// # Errors
 /// A config that is wrong; a back end that cannot be used; an op that has no route; routes worse than the lock's.
 pub fn run(args: &ExplainArgs, around: &Surroundings) -> Result<()> {
-    let what = Explanation {
-        config: config_file::load(&args.config, &args.sets, &around.caches)?,
-        name: args.config.display().to_string(),
-        ranks: args.ranks,
+    let request = Request {
+        sets: args.sets.clone(),
+        ranks: args.ranks.map(Ranks::Count),
         backend: (&args.backend).into(),
+        ..asked::of(&args.config, around)
+    };
+    let peak = PeakRates {
         tflops: args.tflops,
         gbps: args.gbps,
     };
-    let found = explain(&what, around)?;
+    let found = explain(&request, peak)?;
     match args.json {
         true => say!("{:#}", json!(found.found)),
         false => say!("{}", explain_page::page(&found.found).trim_end()),

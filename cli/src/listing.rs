@@ -7,10 +7,10 @@
 //! `UPDATE_EXPECT=1` rewrites `tests/listing.txt`, for a change that means to give ranks something else. A config that a layout refuses has the
 //! hash of the message. Everything is planned on the null device, so that no line depends on the machine.
 
+use crate::asked;
 use crate::backend::BackendChoice;
 use crate::check::check;
 use crate::config_file;
-use crate::corpus_bar::Bar;
 use crate::ranks::Ranks;
 use crate::screen::Screen;
 use crate::surroundings::of_process;
@@ -302,14 +302,11 @@ fn completed(job: &Job) -> [Value; 5] {
 fn checked(args: &Request) -> Result<String> {
     let mut sets = args.sets.clone();
     sets.push(r#"run.backend="null""#.into());
-    let ranks = u64::from(args.ranks.as_ref().map_or(1, Ranks::count));
-    check(
-        config_file::read(&args.config, &sets)?,
-        ranks,
-        &BackendChoice::default(),
-        &args.around,
-        &Bar::default(),
-    )?;
+    check(&Request {
+        sets,
+        ranks: args.ranks.as_ref().map(|r| Ranks::Count(r.count())),
+        ..asked::of(&args.config, &args.around)
+    })?;
     Ok(String::new())
 }
 

@@ -44,14 +44,14 @@ use args::{Cli, Command};
 use clap::Parser;
 use crossweave::outputs::Outputs;
 use crossweave::{
-    self as train, backend, described, events, exports, figures, flight, infer, layers, outputs,
-    ranks, stages, train_error, trained,
+    self as train, backend, described, events, exports, figures, flight, gradients, infer, layers,
+    outputs, ranks, stages, train_error, trained,
 };
 use crossweave_data::is_guarded;
 use crossweave_hal::{HostMemory, crash};
 use crossweave_job::{config_file, error as job_error};
 use error::Result;
-use figures::{check, gradients};
+use figures::check;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Duration;

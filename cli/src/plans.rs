@@ -3,9 +3,11 @@
 use crate::args::PlanArgs;
 use crate::error::Result;
 use crate::figures::plan::{Planning, plan, program};
+use crate::ranks::Ranks;
 use crate::say::say;
 use crate::surroundings::Surroundings;
-use crate::{config_file, plan_page, plan_text};
+use crate::train::Request;
+use crate::{asked, plan_page, plan_text};
 use serde_json::json;
 
 /// Runs the command.
@@ -13,17 +15,20 @@ use serde_json::json;
 /// # Errors
 /// A config that is wrong; a plan that breaks a law.
 pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
+    let request = Request {
+        sets: args.sets.clone(),
+        ranks: args.ranks.map(Ranks::Count),
+        ..asked::of(&args.config, around)
+    };
     let what = Planning {
-        config: config_file::load(&args.config, &args.sets, &around.caches)?,
-        ranks: args.ranks,
         rank: args.rank.unwrap_or(0),
         device: args.device.clone(),
     };
     if args.program {
-        say!("{}", program(&what, around)?);
+        say!("{}", program(&request, &what)?);
         return Ok(());
     }
-    let planned = plan(&what, around)?;
+    let planned = plan(&request, &what)?;
     if args.json {
         say!("{:#}", json!(planned.figures));
         return Ok(());

@@ -1,7 +1,7 @@
-//! Layers around training: none changes a bit or raises an alarm, faults end a run with their words, and a recorded run replays.
+//! A recorded run replays. What else layers promise around training: `train/tests/layers.rs`.
 
 use crate::common;
-use common::{Scratch, cpu_plugin, same};
+use common::{Scratch, cpu_plugin};
 use serde_json::Value;
 
 fn train<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -50,28 +50,6 @@ const KINDS: [(&str, &[&str]); 4] = [
         ],
     ),
 ];
-
-#[test]
-fn validated_training_has_no_alarm_and_the_same_bits() {
-    let s = Scratch::new();
-    for (name, sets) in KINDS {
-        let held = format!("{name}-held");
-        s.ok(&train(name, sets));
-        let layers = ["--layer", "validate", "--layer", "trace=calls.json"];
-        s.ok(&train(&held, &[sets, &layers[..]].concat()));
-        same(&s.path(name), &s.path(&held));
-        let trace: Value =
-            serde_json::from_slice(&std::fs::read(s.path("calls.json")).expect("a trace"))
-                .expect("JSON");
-        let events = trace["traceEvents"].as_array().expect("events");
-        assert!(
-            events
-                .iter()
-                .any(|e| e["name"] == "attention_bwd" && e["cat"] == "op_launch"),
-            "{name}"
-        );
-    }
-}
 
 #[test]
 fn a_recorded_run_replays_without_model_or_data() {
@@ -129,66 +107,4 @@ fn a_recorded_run_replays_without_model_or_data() {
         !out.status.success() && said.contains("cannot be recorded"),
         "{said}"
     );
-}
-
-#[test]
-fn faults_end_a_run_with_their_words() {
-    let s = Scratch::new();
-    for (fault, parts) in [
-        (
-            "launch:matmul:10:device_lost",
-            &[
-                "device lost",
-                "call 10 of op_launch of matmul fails on purpose",
-            ][..],
-        ),
-        ("alloc:3+:oom", &["out of memory"][..]),
-        (
-            "collective:all_reduce:2:comm@1",
-            &["call 2 of launch of all_reduce fails on purpose"][..],
-        ),
-        (
-            "prepare:attention_bwd:1:internal",
-            &["op_prepare of attention_bwd fails on purpose"][..],
-        ),
-        // From the second on: a single one may be the wait before free memory is joined, which skips
-        // the joining where the wait fails and leaves an error that lasts to the next caller.
-        ("sync:2+:internal", &["fails on purpose"][..]),
-    ] {
-        let layer = format!("fault={fault}");
-        let out = s.run(&train("broken", &["--ranks", "2", "--layer", &layer]));
-        let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert_eq!(out.status.code(), Some(1), "{fault}: {said}");
-        for p in parts {
-            assert!(said.contains(p), "{fault}: {p:?} not in: {said}");
-        }
-        let _ = std::fs::remove_dir_all(s.path("broken"));
-    }
-    // Slower, and the same.
-    s.ok(&train("plain", &[]));
-    s.ok(&train(
-        "slow",
-        &[
-            "--layer",
-            "throttle=copy:1MB/s:1ms+launch:attention_bwd:100us",
-        ],
-    ));
-    same(&s.path("plain"), &s.path("slow"));
-}
-
-#[test]
-fn words_that_are_none_are_refused_before_anything_runs() {
-    let s = Scratch::new();
-    for (layer, part) in [
-        ("valid", "no layer is called \"valid\"; there are validate"),
-        ("validate=all", "takes no words"),
-        ("trace", "trace=FILE"),
-        ("trace=none/x.json", "none/x.json"),
-        ("fault=alloc:0:oom", "from 1"),
-        ("throttle=copy", "by how much"),
-        ("lacks=matmull", "did you mean matmul"),
-        ("./none.so", "none.so"),
-    ] {
-        s.refused(&train("out", &["--layer", layer]), &[part], &["out"]);
-    }
 }

@@ -1,7 +1,7 @@
-//! `crossweave mesh show`, for meshes that train and those that do not yet; and that the order of the axes changes who is where and no bit.
+//! `crossweave mesh show`, for meshes that train and those that do not yet.
 
 use crate::common;
-use common::{CONFIG, Scratch, same};
+use common::{CONFIG, Scratch};
 use serde_json::Value;
 
 fn show(s: &Scratch, ranks: &str, sets: &[&str], rest: &[&str]) -> String {
@@ -199,40 +199,10 @@ fn what_does_not_divide_is_refused_with_the_key_and_what_to_set() {
     }
 }
 
-/// Ranks of a stage without numbers in a row: other ranks do what they did, to the same bits, and a checkpoint goes on in another order.
 #[test]
-fn the_order_of_axes_changes_no_bit() {
+fn a_program_names_the_group_of_a_stage_by_its_axis() {
     let s = scratch();
-    let run = |order: &str, stage: &str, rest: &[&str]| {
-        let (order, stage) = (
-            format!("mesh.order={order:?}"),
-            format!("zero_optimization.stage={stage}"),
-        );
-        let mut args = vec![
-            "train",
-            "c.json",
-            "--ranks",
-            "4",
-            "--set",
-            "mesh.pp=2",
-            "--set",
-            &order,
-            "--set",
-            &stage,
-        ];
-        args.extend(rest);
-        s.ok(&args);
-    };
-    for stage in ["0", "3"] {
-        let [a, b, c] = ["a", "b", "c"].map(|n| format!("{n}{stage}"));
-        run("pp,dp", stage, &["--out", &a]);
-        run("dp,pp", stage, &["--out", &b]);
-        same(&s.path(&a), &s.path(&b));
-        run("dp,pp", stage, &["--out", &c, "--steps", "2"]);
-        run("pp,dp", stage, &["--resume", &c]);
-        same(&s.path(&a), &s.path(&c));
-    }
-    // The group of a stage is named by its axis, and its members are those of the order.
+    // Its members are those of the order.
     let args = [
         "plan",
         "c.json",

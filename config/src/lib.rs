@@ -355,7 +355,12 @@ impl Config {
     /// # Errors
     /// As [`Config::resolve`].
     pub fn check(&self, ranks: u64) -> Result<String, Errors> {
-        Ok(render::summary(self, &self.resolve(ranks)?))
+        Ok(self.summary(&self.resolve(ranks)?))
+    }
+
+    /// Describes the run that the file is resolved to, and its warnings, a line each.
+    pub fn summary(&self, run: &Resolved) -> String {
+        render::summary(self, run)
     }
 }
 

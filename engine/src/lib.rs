@@ -33,16 +33,14 @@ mod whole;
 /// Where a rank stands.
 pub use crossweave_mesh::{Axis, Place, Topology};
 pub use crossweave_planner::{
-    AtFloor, Documents, Dry, LossScaler, Lowered, OffloadDevice, OffloadSpec, OptimizerOffload,
-    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, Rows, ScaleRule,
-    ScalerState, Units, ZeroSpec, ZeroStage, optimizers, side_programs,
+    AtFloor, Documents, Dry, FileEngine, FileSettings, LossScaler, Lowered, OffloadDevice,
+    OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute,
+    ReduceGradients, Rows, ScaleRule, ScalerState, Units, ZeroSpec, ZeroStage, optimizers,
+    side_programs,
 };
 pub use crossweave_program::StateKind;
 pub use crossweave_state::{Shard, ShardPart, Snapshot};
-pub use crossweave_store::{
-    Counters as FileCounters, EngineKind as FileEngine, Layer as FaultLayer,
-    Settings as FileSettings, Verdict,
-};
+pub use crossweave_store::{Counters as FileCounters, Layer as FaultLayer, Verdict};
 pub use devices::{Devices, Files, Links};
 pub use dry::{dry_run, plan_for, prepare};
 pub use engine::{Engine, MicroBatch, Prediction, StepMetrics, predict, rehearsal, rehearse};

@@ -97,7 +97,7 @@ fn every_family_that_can_be_cut_trains_as_on_one_rank() {
         "stablelm-norms",
     ];
     assert_eq!(refused, kept.map(String::from).into());
-    // BERT, T5 and LLaVA read other rows: `cli/tests/split.rs`.
+    // BERT, T5 and LLaVA read other rows: `train/tests/split.rs`.
     let all = "arcee bloom cohere cohere2 ernie4_5 exaone4 falcon gemma gemma2 gemma3_text glm glm4 gpt2 gpt_neox gptj granite \
                hunyuan_v1_dense llama ministral ministral3 mistral nemotron opt phi phi3 qwen2 qwen3 seed_oss smollm3 stablelm starcoder2";
     assert_eq!(cut, all.split_whitespace().collect());

@@ -1,73 +1,41 @@
-//! Numbered lessons: each a short program under `src/bin/`, run by this package's tests. Here is what they share: a training loop.
+//! Numbered lessons: each a short program under `src/bin/`, run by this package's tests. Here is what they share: rows to train on, and a config
+//! of a small model for them.
 #![forbid(unsafe_code)]
 
-use crossweave_backend_cpu::CpuBackend;
-use crossweave_backend_null::Null;
-use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
-use crossweave_engine::{Devices, Engine, Links, MicroBatch, Units, dry_run, prepare};
-use crossweave_hal::{Bootstrap, DType, HostServices, Plugin, RawPlugin, Result};
-use crossweave_job::spec::alone;
-use crossweave_tensor::Builder;
+use crossweave::DataSource;
+use serde_json::{Value, json};
 use std::error::Error;
-use std::time::Duration;
+use std::path::Path;
 
-/// A job of one rank meets nobody.
-struct Alone;
+/// Token ids of [`Chain`].
+pub const VOCAB: u32 = 32;
 
-impl Bootstrap for Alone {
-    fn set(&self, _: &str, _: &[u8]) -> Result<()> {
-        Ok(())
+/// Rows in which each token decides the next, t -> 5t + 7 (mod 32), so that a model can come to a loss of nearly 0. Row `n` begins with `n`.
+pub struct Chain;
+
+impl DataSource for Chain {
+    fn seq_len(&self) -> usize {
+        32
     }
-    fn get(&self, _: &str, _: Duration) -> Result<Vec<u8>> {
-        Ok(vec![])
+
+    fn rows(&self) -> u64 {
+        VOCAB.into()
+    }
+
+    fn row(&self, number: u64) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
+        let first = number as u32 % VOCAB;
+        let next = |t: &u32| Some((5 * t + 7) % VOCAB);
+        Ok(std::iter::successors(Some(first), next).take(33).collect())
     }
 }
 
-/// Trains a model on one batch of 4 sequences of 32 `tokens` (their successors are `targets`) on the CPU back end that is linked in,
-/// with AdamW at learning rate `lr`, and prints the loss every tenth step.
-pub fn train(
-    model: Builder,
-    tokens: &[i32],
-    targets: &[i32],
-    steps: u64,
-    lr: f64,
-) -> std::result::Result<(), Box<dyn Error>> {
-    let (batch, seq_len) = (4, 32);
-    let units = model.finish();
-    let host = HostServices::default();
-    let cpu = Plugin::new(RawPlugin::from_static::<CpuBackend>(&host)?);
-    let null = Plugin::new(RawPlugin::from_static::<Null>(&host)?);
-
-    // Every block once on the null device: shapes, sizes and sharding types are known, or wrong, before memory is taken.
-    let dry = dry_run(&null.open(0)?, &units, DType::F32, batch, seq_len)?;
-    let mut spec = alone(DType::F32, (batch, seq_len), false);
-    (spec.seed, spec.clip) = (1, 1.0);
-    let adam = Adam {
-        betas: [0.9, 0.99],
-        eps: 1e-8,
-        ..Default::default()
-    };
-    spec.optim = ParamGroups::all(Optimizer::Adam(adam), 0.0);
-    // What the rank is to do, planned and lowered to a program before anything is allocated; then the devices, and who meets whom.
-    let device = cpu.open(0)?;
-    let units = Units::new(units, &spec.place, &spec.optim)?;
-    let lowered = prepare(&device, &spec, &units, &dry)?;
-    let mut engine = Engine::new(Devices::one(&device), lowered, units, Links::new(&Alone))?;
-    engine.init()?;
-    let micro = MicroBatch {
-        tokens,
-        targets,
-        lengths: &[],
-        images: &[],
-        first_sequence: 0,
-    };
-    for _ in 0..steps {
-        engine.step(&[micro], lr)?;
-        if let Some(m) = engine.metrics()?
-            && m.step.is_multiple_of(10)
-        {
-            println!("step {:3}  loss {:.4}", m.step, m.loss);
-        }
-    }
-    Ok(())
+/// A model of one block for those rows, trained in `steps` steps of 4 rows by AdamW and ZeRO-2. The run's files go to `out`.
+pub fn config(out: &Path, steps: u64) -> Value {
+    json!({
+        "model": {"family": "gpt2", "n_layer": 1, "n_embd": 48, "n_head": 4, "n_positions": 32, "vocab_size": VOCAB},
+        "train_batch_size": 4,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.0}},
+        "zero_optimization": {"stage": 2},
+        "run": {"steps": steps, "out": out, "threads_per_rank": 1, "checkpoint_every": 0}
+    })
 }

@@ -16,15 +16,11 @@ pub fn load(path: &Path, sets: &[String], caches: &Caches) -> Result<Config> {
     pinned(read(path, sets)?, caches)
 }
 
-/// As [`load`], of a config that no file holds; `name` is used in messages.
+/// The config with the name of a model of the hub cache as that of the revision it stands for.
 ///
 /// # Errors
-/// As [`load`].
-pub fn of_text(name: &str, text: &str, sets: &[String], caches: &Caches) -> Result<Config> {
-    pinned(parsed(name, text.as_bytes(), sets)?, caches)
-}
-
-fn pinned(mut config: Config, caches: &Caches) -> Result<Config> {
+/// A model that is not in the cache.
+pub fn pinned(mut config: Config, caches: &Caches) -> Result<Config> {
     let pinned = hub::pin(&mut config, caches);
     found::at(&config, "model", pinned)?;
     Ok(config)
@@ -36,10 +32,14 @@ fn pinned(mut config: Config, caches: &Caches) -> Result<Config> {
 /// A file that cannot be read; everything that is wrong in it.
 pub fn read(path: &Path, sets: &[String]) -> Result<Config> {
     let text = files::read(path, files::TEXT).map_err(JobError::io("read the config", path))?;
-    parsed(&path.display().to_string(), &text, sets)
+    parse(&path.display().to_string(), &text, sets)
 }
 
-fn parsed(name: &str, text: &[u8], sets: &[String]) -> Result<Config> {
+/// As [`read`], of the text of a config; `name` is used in messages.
+///
+/// # Errors
+/// Everything that is wrong in it.
+pub fn parse(name: &str, text: &[u8], sets: &[String]) -> Result<Config> {
     let sets = sets
         .iter()
         .map(|s| split_set(s))

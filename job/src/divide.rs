@@ -5,7 +5,7 @@ use crate::Job;
 use crate::error::{JobError, Result};
 use crossweave_config::{Balance, Layers};
 use crossweave_data::shares;
-use crossweave_mesh::{Axis, Place};
+use crossweave_mesh::{Axis, AxisSet, Place};
 use crossweave_plan::UnitFacts;
 use crossweave_planner::{PipelineOrder, PipelineSpec};
 use crossweave_tensor::UnitDecl;
@@ -49,7 +49,7 @@ impl Division {
 
     /// Sequences of the micro-batch of the rank at a place.
     pub fn rows_of(&self, job: &Job, place: &Place) -> u64 {
-        let own = |rows: &Vec<u64>| rows.get(place.at(Axis::Dp) as usize).copied();
+        let own = |rows: &Vec<u64>| rows.get(place.index(AxisSet::DATA) as usize).copied();
         let own = self.rows.as_ref().and_then(own);
         own.unwrap_or(job.resolved.batch.micro)
     }

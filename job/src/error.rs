@@ -1,7 +1,7 @@
 //! Why a config and the files it names make no job: the crates' own errors keep their sentences, and each has a code, a key and a fix.
 
 use crossweave_checkpoint::CheckpointError;
-use crossweave_config::{Errors, Problem, is_path};
+use crossweave_config::{At, Errors, Problem, is_path};
 use crossweave_data::DataError;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,9 @@ pub enum JobError {
     /// The config is wrong.
     #[error(transparent)]
     Config(#[from] Errors),
+    /// The config, its files and the back end do not go together.
+    #[error(transparent)]
+    Faults(#[from] ConfigFaults),
     /// The corpus, the tokenizer or the batches.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -125,7 +128,7 @@ impl JobError {
     /// The kind of failure.
     pub fn code(&self) -> ErrorCode {
         match self {
-            JobError::Config(_) => ErrorCode::Config,
+            JobError::Config(_) | JobError::Faults(_) => ErrorCode::Config,
             JobError::Data(DataError::Io { .. }) | JobError::Io { .. } => ErrorCode::Io,
             JobError::Data(_) => ErrorCode::Data,
             JobError::Groups(crossweave_planner::Error::Invalid(_)) | JobError::Refused { .. } => {
@@ -141,9 +144,9 @@ impl JobError {
     /// The key of the config that it is about, the first of several; none where it is about none, or about no key alone.
     pub fn key(&self) -> Option<String> {
         match self {
-            JobError::Config(Errors(problems)) => {
-                let mut paths = problems.iter().map(|p| &p.path);
-                paths.find(|p| !p.is_empty()).cloned()
+            JobError::Config(_) | JobError::Faults(_) => {
+                let faults = self.faults();
+                faults.iter().find_map(ConfigFault::key).map(str::to_string)
             }
             e => first_key(&e.to_string()).map(str::to_string),
         }
@@ -167,12 +170,21 @@ impl JobError {
         }
     }
 
+    /// Every fault of the config that it consists of, in the order in which they were found; none where it is no error of a config.
+    pub fn faults(&self) -> Vec<ConfigFault> {
+        match self {
+            JobError::Config(e) => ConfigFaults::from(e.clone()).0,
+            JobError::Faults(ConfigFaults(faults)) => faults.clone(),
+            _ => vec![],
+        }
+    }
+
     /// What to do about it, the first remedy of several.
     pub fn fix(&self) -> Option<String> {
         match self {
-            JobError::Config(Errors(problems)) => {
-                let mut fixes = problems.iter().map(|p| &p.fix);
-                fixes.find(|f| !f.is_empty()).cloned()
+            JobError::Config(_) | JobError::Faults(_) => {
+                let faults = self.faults();
+                faults.iter().find_map(ConfigFault::fix).map(str::to_string)
             }
             e => e.parts().1,
         }
@@ -187,13 +199,66 @@ pub fn first_key(words: &str) -> Option<&str> {
     words.find(|w| is_path(w))
 }
 
+/// A fault of a config: the kind of failure, with its place, its key and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigFault {
+    /// The kind of failure that the key leads to.
+    pub code: ErrorCode,
+    /// Where it is, what is wrong, and the remedy.
+    pub problem: Problem,
+}
+
+impl ConfigFault {
+    /// The dotted path of the key; none where the fault lies in the whole file.
+    pub fn key(&self) -> Option<&str> {
+        Some(&*self.problem.path).filter(|path| !path.is_empty())
+    }
+
+    /// The line of the config, from 1; none of what was set beside the file, or is missing in it.
+    pub fn line(&self) -> Option<u32> {
+        match self.problem.at {
+            At::File { line, .. } => Some(line),
+            At::Set(_) | At::Whole => None,
+        }
+    }
+
+    /// What to do about it.
+    pub fn fix(&self) -> Option<&str> {
+        Some(&*self.problem.fix).filter(|fix| !fix.is_empty())
+    }
+}
+
+/// The faults of a config, in the order in which they were found; never empty as an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigFaults(pub Vec<ConfigFault>);
+
+impl From<Errors> for ConfigFaults {
+    fn from(Errors(problems): Errors) -> ConfigFaults {
+        let code = ErrorCode::Config;
+        let fault = |problem| ConfigFault { code, problem };
+        ConfigFaults(problems.into_iter().map(fault).collect())
+    }
+}
+
+impl Display for ConfigFaults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let problems = self.0.iter().map(|fault| fault.problem.clone());
+        Errors(problems.collect()).fmt(f)
+    }
+}
+
+impl std::error::Error for ConfigFaults {}
+
 /// Errors that can be placed in a config: those of opening a job, and those of running one.
-pub trait Placeable: Display + From<Errors> {
-    /// The problems of a config, each with its place.
+pub trait Placeable: Display + Sized {
+    /// The faults of a config, each with its place.
     ///
     /// # Errors
     /// The error itself where it is of another kind.
-    fn problems(self) -> std::result::Result<Vec<Problem>, Self>;
+    fn placed(self) -> std::result::Result<ConfigFaults, Self>;
+
+    /// The kind of failure.
+    fn code(&self) -> ErrorCode;
 
     /// What is wrong, and what to do about it where the message says so.
     fn parts(&self) -> (String, Option<String>) {
@@ -206,17 +271,26 @@ pub trait Placeable: Display + From<Errors> {
 }
 
 impl Placeable for JobError {
-    fn problems(self) -> std::result::Result<Vec<Problem>, JobError> {
+    fn placed(self) -> std::result::Result<ConfigFaults, JobError> {
         match self {
-            JobError::Config(Errors(problems)) => Ok(problems),
+            JobError::Config(e) => Ok(e.into()),
+            JobError::Faults(faults) => Ok(faults),
             e => Err(e),
         }
+    }
+
+    fn code(&self) -> ErrorCode {
+        JobError::code(self)
     }
 }
 
 impl Placeable for Errors {
-    fn problems(self) -> std::result::Result<Vec<Problem>, Errors> {
-        Ok(self.0)
+    fn placed(self) -> std::result::Result<ConfigFaults, Errors> {
+        Ok(self.into())
+    }
+
+    fn code(&self) -> ErrorCode {
+        ErrorCode::Config
     }
 }
 

@@ -1,11 +1,11 @@
 //! Faults of a config that only its files, the model or a back end show: each with its place in the config, all of them together.
 
-use crate::error::{Placeable, Result};
-use crossweave_config::{Config, Errors, Problem, is_path};
+use crate::error::{ConfigFault, ConfigFaults, Placeable, Result};
+use crossweave_config::{Config, Problem, is_path};
 
 /// The faults that were found, in the order in which they were.
 #[derive(Default)]
-pub struct Found(Vec<Problem>);
+pub struct Found(Vec<ConfigFault>);
 
 impl Found {
     /// The value, or nothing where it is a fault; one that names no key of its own is that of `key`.
@@ -15,14 +15,13 @@ impl Found {
         key: &str,
         result: std::result::Result<T, E>,
     ) -> Option<T> {
-        let problems = match result.map_err(E::problems) {
+        let faults = match result {
             Ok(value) => return Some(value),
-            Err(Ok(problems)) => problems,
-            Err(Err(e)) => vec![placed(config, key, &e)],
+            Err(e) => place(config, key, e),
         };
-        for p in problems {
-            if !self.0.contains(&p) {
-                self.0.push(p);
+        for fault in faults.0 {
+            if !self.0.iter().any(|f| f.problem == fault.problem) {
+                self.0.push(fault);
             }
         }
         None
@@ -35,7 +34,7 @@ impl Found {
     pub fn end(self) -> Result<()> {
         match self.0.is_empty() {
             true => Ok(()),
-            false => Err(Errors(self.0).into()),
+            false => Err(ConfigFaults(self.0).into()),
         }
     }
 }
@@ -44,18 +43,25 @@ impl Found {
 ///
 /// # Errors
 /// That one.
-pub fn at<T, E: Placeable>(
+pub fn at<T, E: Placeable + From<ConfigFaults>>(
     config: &Config,
     key: &str,
     result: std::result::Result<T, E>,
 ) -> std::result::Result<T, E> {
-    let placed = |e| Errors(vec![placed(config, key, &e)]);
-    result.map_err(|e| E::from(e.problems().map_or_else(placed, Errors)))
+    result.map_err(|e| place(config, key, e).into())
 }
 
-/// An error as a problem of the config: of the key that its words begin with, else of one that they name, else of `key`.
-fn placed(config: &Config, key: &str, e: &impl Placeable) -> Problem {
-    let (what, fix) = e.parts();
+/// An error as faults of the config: its own, else one of the key that its words begin with, else of one that they name, else of `key`.
+fn place(config: &Config, key: &str, e: impl Placeable) -> ConfigFaults {
+    let code = e.code();
+    let problem = match e.placed() {
+        Ok(faults) => return faults,
+        Err(e) => problem(config, key, e.parts()),
+    };
+    ConfigFaults(vec![ConfigFault { code, problem }])
+}
+
+fn problem(config: &Config, key: &str, (what, fix): (String, Option<String>)) -> Problem {
     let fix = fix.unwrap_or_else(|| format!("see `crossweave config explain {key}`"));
     let (first, rest) = what.split_once(": ").unwrap_or(("", &what));
     let first = first.trim_matches('`');

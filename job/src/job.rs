@@ -4,7 +4,7 @@ use crate::documents;
 use crate::model::Source;
 use crossweave_config::Resolved;
 use crossweave_data::Tokenizer;
-use crossweave_mesh::{Axis, Place};
+use crossweave_mesh::{Axis, AxisSet, Place};
 use crossweave_planner::Documents;
 
 /// What every rank of a job has in common.
@@ -44,9 +44,9 @@ impl Job {
         self.resolved.mesh.place(rank)
     }
 
-    /// Data-parallel ranks: of each stage, where there are stages.
+    /// Ranks that see other tokens: of each stage, where there are stages.
     pub fn data_ranks(&self) -> u32 {
-        self.resolved.mesh.length(Axis::Dp)
+        self.resolved.mesh.size(AxisSet::DATA)
     }
 
     /// Ranks over which each layer is cut.

@@ -19,6 +19,7 @@ pub mod hub;
 mod job;
 pub mod model;
 pub mod objective;
+mod offload;
 pub mod open;
 pub mod optimizer;
 pub mod spec;

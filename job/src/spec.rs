@@ -1,6 +1,6 @@
 //! What a rank is asked to do, from the config: data only, of the place where it stands.
 
-use crate::{Division, Job, documents, optimizer};
+use crate::{Division, Job, documents, offload, optimizer};
 use crossweave_config::{self as config, Dtype, Resolved};
 use crossweave_hal::DType;
 use crossweave_mesh::Place;
@@ -10,7 +10,7 @@ use crossweave_planner::{
 };
 use crossweave_zero::Persistent;
 
-/// What the rank at a place is to do. Nothing rests off the device: who opens the devices says where that is otherwise.
+/// What the rank at a place is to do.
 pub fn spec(job: &Job, division: &Division, place: Place) -> RankSpec {
     let r = &job.resolved;
     let batch = division.rows_of(job, &place);
@@ -31,7 +31,7 @@ pub fn spec(job: &Job, division: &Division, place: Place) -> RankSpec {
         recompute: r.model.recompute(),
         zero: zero_spec(&r.settings),
         precision: precision(r),
-        offload: None,
+        offload: offload::offload(r),
         pipeline: division.stages.clone(),
         canonical: r.settings.run.canonical_shards.map(|n| n as u32),
     }
@@ -54,6 +54,7 @@ pub fn timed(job: &Job) -> RankSpec {
         },
         clip: 0.0,
         precision: Precision::default(),
+        offload: None,
         canonical: None,
         ..of_job
     }

@@ -20,6 +20,7 @@ mod units;
 
 pub use crossweave_parallel::schedule::Order as PipelineOrder;
 pub use crossweave_plan::Recompute;
+pub use crossweave_store::{EngineKind as FileEngine, Settings as FileSettings};
 pub use crossweave_zero::lower::IN_FLIGHT;
 pub use crossweave_zero::lower::quantized::BLOCK as QUANTIZED_BLOCK;
 /// Optimizers and parameter groups, as data.

@@ -319,6 +319,17 @@ pub fn open_device(plugin: &Plugin, rank: u32) -> Result<Device> {
     plugin.open(rank % count).map_err(|e| failed(plugin, &e))
 }
 
+/// The device whose kernels run on host memory: another opening of the same back end where that is the CPU, else the linked one.
+///
+/// # Errors
+/// A back end that refuses its configuration.
+pub fn host_device(plugin: &Plugin, services: &HostServices, rank: u32) -> Result<Device> {
+    match plugin.name() {
+        "cpu" | "null" => open_device(plugin, rank),
+        _ => open_device(&open_linked("cpu", services)?, rank),
+    }
+}
+
 /// Devices of a back end, at least one.
 ///
 /// # Errors

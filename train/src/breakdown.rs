@@ -1,7 +1,7 @@
 //! Where the time of a step goes, by the device's own events: a few steps of every run for its report, and with
 //! `wall_clock_breakdown` all of them, printed beside the log.
 
-use crate::setup::Run;
+use crate::prepared::Run;
 use crate::split::{Split, part};
 use crate::train_error::Result;
 use crossweave_engine::Engine;

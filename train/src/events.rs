@@ -2,12 +2,12 @@
 //! signals, or ends the process.
 
 use crate::computes::Computes;
+use crate::gradients::ReductionsOfRun;
 use crate::job::{Division, Job};
 pub use crate::step_record::StepRecord;
 use crate::summary::Summary;
 use crate::train_error::{Result, TrainError};
 use crossweave_data::{NoProgress, Progress, Remark};
-use crossweave_engine::{Dry, RankSpec};
 pub use crossweave_engine::{GraphCounts, RankLedger};
 use std::fmt::Debug;
 use std::ops::Range;
@@ -25,10 +25,10 @@ pub struct Closing<'a> {
     pub job: &'a Job,
     /// Their shares of the work.
     pub division: &'a Division,
-    /// The specification of rank 0.
-    pub spec: RankSpec,
-    /// The result of rank 0's dry run.
-    pub dry: &'a Dry,
+    /// When rank 0 reduces gradients, and the other choice, where it has one.
+    pub reductions: Option<ReductionsOfRun>,
+    /// Parameters of the model.
+    pub params: u64,
     /// The ledgers of all ranks, in their order.
     pub ledgers: &'a [RankLedger],
     /// The back ends, with the ranks that each computed.

@@ -5,10 +5,10 @@
 //! The schedule `fifo` gives the marks that all others must give.
 
 use crate::faults;
-use crate::offload::with_offload;
+use crate::prepared::Run;
 use crate::request::Request;
 use crate::session::Start;
-use crate::setup::{self, Run};
+use crate::setup;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::{Balance, Fault};
 use crossweave_engine::{Devices, StepMetrics};
@@ -68,8 +68,7 @@ pub fn explore(what: &Exploration) -> Result<Explored> {
         ));
     }
     let run = run.balance(None)?;
-    let spec = with_offload(run.rank_spec(0), &run.job.resolved);
-    if spec.offload.is_some() {
+    if run.rank_spec(0).offload.is_some() {
         return Err(TrainError::refused(
             "explore: the config offloads, and the host's own devices and workers are not under the schedule",
             "drop offload_optimizer, offload_param and cpu_checkpointing, which change no bit of the result",

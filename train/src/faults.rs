@@ -1,7 +1,7 @@
 //! The config's `faults` as what strikes the collectives of one rank.
 
 use crate::events::Event;
-use crate::setup::Run;
+use crate::prepared::Run;
 use crossweave_config::Fault;
 use crossweave_mesh::{FaultKind, FaultRule, Faults};
 use std::time::Duration;

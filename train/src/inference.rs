@@ -104,6 +104,7 @@ impl Model {
     /// # Errors
     /// A model without a tokenizer, or one that does not continue texts; a prompt that cannot be encoded; the device.
     pub fn generate(&mut self, prompt: &str, draw: Draw) -> Result<String> {
+        infer::continues(&self.source)?;
         let tokenizer = self.tokenizer.as_ref().map_err(|e| {
             TrainError::refused(
                 format!("the model has no tokenizer: {e}"),

@@ -1,12 +1,25 @@
 //! How a job lies on its ranks: the division of the work, the classes of equal ranks, and the sizes that dry runs find for each.
 
+use crate::job::spec::compute_type;
 use crate::job::{Class, Division, Job, Shares, classes, spec};
-use crate::offload::with_offload;
 use crate::stages;
 use crate::train_error::Result;
 use crossweave_engine::{Dry, dry_run, plan_for};
 use crossweave_hal::Device;
+use crossweave_mesh::Place;
 use crossweave_plan::{Facts, Plan};
+
+/// The sizes of a job's units on the rank at a place, and how its ranks divide the work evenly. `null` is a null device.
+///
+/// # Errors
+/// A block that does not fit its sizes; more stages than units.
+pub fn divided(null: &Device, job: &Job, place: &Place) -> Result<(Dry, Division)> {
+    let units = job.units(place)?;
+    let (compute, micro) = (compute_type(job.resolved.dtype), job.resolved.batch.micro);
+    let dry = dry_run(null, &units, compute, micro, job.seq_len)?;
+    let division = Division::new(job, (&dry.units, dry.shape), Shares::Even)?;
+    Ok((dry, division))
+}
 
 /// The division of a job, with what each class of ranks holds.
 pub struct Layout {
@@ -74,18 +87,26 @@ impl Layout {
     }
 
     /// The first of the ranks `at` of each class that some of them are in.
-    pub fn firsts(&self, at: &[u32]) -> Vec<u32> {
+    fn firsts(&self, at: &[u32]) -> Vec<u32> {
         let first = |class: &Class| at.iter().find(|r| class.ranks.binary_search(r).is_ok());
         self.classes.iter().filter_map(first).copied().collect()
+    }
+
+    /// Whether there is room on a device for what each class of the ranks `at` does.
+    ///
+    /// # Errors
+    /// There is not, by the plan.
+    pub fn fits_all(&self, job: &Job, device: &Device, at: &[u32]) -> Result<()> {
+        let mut firsts = self.firsts(at).into_iter();
+        firsts.try_for_each(|rank| self.fits(job, device, rank))
     }
 
     /// Whether there is room on a device for what a rank does.
     ///
     /// # Errors
     /// There is not, by the plan.
-    pub fn fits(&self, job: &Job, device: &Device, rank: u32) -> Result<()> {
+    fn fits(&self, job: &Job, device: &Device, rank: u32) -> Result<()> {
         let spec = spec(job, &self.division, job.place(rank));
-        let spec = with_offload(spec, &job.resolved);
         plan_for(device, &spec, self.dry(rank))?;
         Ok(())
     }
@@ -98,7 +119,6 @@ impl Layout {
     pub fn check_world(&self, job: &Job, null: &Device) -> Result<()> {
         let plan = |class: &Class| -> Result<_> {
             let spec = spec(job, &self.division, job.place(class.first));
-            let spec = with_offload(spec, &job.resolved);
             Ok(plan_for(null, &spec, self.dry_of(class))?)
         };
         let plans: Vec<_> = self.classes.iter().map(plan).collect::<Result<_>>()?;

@@ -2,12 +2,12 @@
 
 use crate::backend::open_linked;
 use crate::gate::Shared;
+use crate::prepared::Run;
 use crate::rank::Order;
 use crate::request::Request;
-use crate::setup::{Run, prepare};
+use crate::setup::prepare;
 use crate::threads::Threads;
 use crate::train_error::Result;
-use crate::with_offload;
 use crossweave_engine::rehearsal;
 use crossweave_hal::CheckerState;
 use std::fmt::Write;
@@ -28,7 +28,7 @@ pub struct Listed {
 /// The job of a command line, divided; nothing is written.
 pub fn begin(args: &Request) -> Result<Run> {
     let run = prepare(args, None, false)?;
-    crate::shared_layers::check(&run)?;
+    crate::shared_layers::check(&run.job, &run.computes)?;
     run.balance(None)
 }
 
@@ -62,7 +62,7 @@ pub fn of(run: &Run) -> Result<Listed> {
         let (ranks, first) = (&class.ranks, class.first);
         let plugin = open_linked("null", &run.host)?;
         let null = plugin.with_checker(&CheckerState::default()).open(0)?;
-        let spec = with_offload(run.rank_spec(first), &run.job.resolved);
+        let spec = run.rank_spec(first);
         let dry = run.layout.dry_of(class);
         // Of buckets and lanes the line speaks before, as it did when they were no part of ZeRO's choices.
         let zero = format!("{:?}", spec.zero);

@@ -3,8 +3,7 @@
 
 use crate::backend::{self, open_linked};
 use crate::job::spec::compute_type;
-use crate::record::threads;
-use crate::setup::Run;
+use crate::prepared::Run;
 use crate::surroundings::Plugins;
 use crate::train_error::Result;
 use crossweave_config::Dtype;
@@ -61,6 +60,13 @@ pub fn of(run: &Run, busy: Duration) -> Option<(f64, String)> {
         all,
         format!("data sheet of {} in 16 bits", names.join(" and ")),
     ))
+}
+
+/// Threads of a rank.
+pub fn threads(run: &Run) -> u64 {
+    let here = run.local_ranks.here().len().max(1) as u64;
+    let own = run.job.resolved.settings.run.threads_per_rank;
+    own.unwrap_or_else(|| (backend::cores() / here.max(1)).max(1))
 }
 
 /// Operations a second of one device of so many threads: the best of a few products.

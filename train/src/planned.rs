@@ -3,8 +3,8 @@
 
 use crate::backend::open_linked;
 use crate::job::Class;
+use crate::prepared::Run;
 use crate::ready::rehearsed;
-use crate::setup::Run;
 use crate::train_error::Result;
 use crossweave_engine::predict;
 use serde_json::{Map, Value, json};

@@ -9,14 +9,14 @@ use crate::infer::{self, Draw};
 use crate::job::Best;
 use crate::job_error::JobError;
 use crate::metrics::{Metrics, ValRecord};
-use crate::offload::host_device;
+use crate::prepared::Run;
 use crate::saves::Saves;
 use crate::session::{Losses, Session, Start};
-use crate::setup::{Run, graphs};
+use crate::setup::graphs;
 use crate::summary::Summary;
 use crate::trace::RankTrace;
 use crate::train_error::{Result, TrainError};
-use crate::{faults, resume, save};
+use crate::{backend, checkpoint_state, faults, save};
 use crossweave_checkpoint::{Checkpoint, Proof, step_dir};
 use crossweave_data::DataError;
 use crossweave_engine::{Devices, Links, RankLedger, StateKind};
@@ -121,7 +121,7 @@ fn begin<'a>(
     rank: u32,
 ) -> Result<(Walk<'a>, Option<Faults>)> {
     let device = run.device(rank)?;
-    let host = host_device(run.local_ranks.plugin(rank), &run.host, rank)?;
+    let host = backend::host_device(run.local_ranks.plugin(rank), &run.host, rank)?;
     let boot = StoreBoot::new(&run.host, shared);
     let links = Links {
         graphs: graphs(&device, &run.job.resolved.settings.run.graphs)?,
@@ -142,7 +142,14 @@ fn begin<'a>(
     // The devices have taken everything they were asked for; only now does the run leave traces.
     let engine = session.engine_mut();
     engine.mean(0.0)?;
-    let trace = RankTrace::begin(run, rank, engine)?;
+    let trace = match &run.trace {
+        Some(spec) => {
+            let apart = run.local_ranks.here().len() < run.job.ranks as usize;
+            let backend = run.local_ranks.plugin(rank).name();
+            Some(RankTrace::begin(spec, (rank, backend), apart, engine)?)
+        }
+        None => None,
+    };
     let times = Times::begin(run, trace.as_ref().map(RankTrace::tracer), engine)?;
     let meeting = meeting(&boot, rank, || save::begin(run))?;
     let mut walk = Walk {
@@ -583,7 +590,7 @@ impl Walk<'_> {
             w.metrics.sync()?;
         }
         let engine = self.session.engine_mut();
-        let mut state = resume::state(self.run, self.done, engine.scaler_state());
+        let mut state = checkpoint_state::state(self.run, self.done, engine.scaler_state());
         state["best"] = self.best.state();
         match end {
             true => self.saves.now(engine, self.done, state)?,

@@ -6,6 +6,7 @@ use crate::surroundings::Plugins;
 use crate::train_error::{Result, TrainError};
 use crossweave_hal::{CheckerState, Device, HostServices, Plugin};
 pub use crossweave_mesh::rank_words;
+use crossweave_report::listed;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -273,6 +274,17 @@ impl LocalRanks {
                 let mine = self.here().filter(move |r| self.place(*r).backend == i);
                 (name.as_str(), plugin, mine.collect())
             })
+    }
+
+    /// An error of some ranks, where there are several back ends.
+    pub fn fault_of(&self, name: &str, ranks: &[u32], e: TrainError) -> TrainError {
+        match self.backends.len() {
+            1 => e,
+            _ => TrainError::Of {
+                whom: format!("ranks {} ({name})", listed(ranks)),
+                source: Box::new(e),
+            },
+        }
     }
 
     /// Does any rank compute on a device that keeps no values?

@@ -9,14 +9,13 @@ use crate::job::spec::compute_type;
 use crate::job::{Class, Job, spec};
 use crate::layout::Layout;
 use crate::model::OwnUnits;
-use crate::offload::with_offload;
 use crate::surroundings::Caches;
 use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{PublicKey, SecretKey};
 use crossweave_config::Config;
 use crossweave_data::Remark;
 use crossweave_engine::{Engine, dry_run, rehearsal};
-use crossweave_hal::{CheckerState, Device, HostServices, Plugin};
+use crossweave_hal::{CheckerState, HostServices, Plugin};
 
 /// A job, and how it lies on its ranks.
 pub struct Ready {
@@ -30,20 +29,9 @@ pub struct Ready {
     pub layout: Layout,
 }
 
-/// Opens and works out everything. Faults that do not depend on one another are found together; where there is one, or where the text was
-/// left unread, there is nothing to begin with.
+/// Opens and works out everything, with what a program makes of the model's units. Faults that do not depend on one another are found together;
+/// where there is one, or where the text was left unread, there is nothing to begin with.
 pub fn ready(
-    config: &mut Config,
-    ranks: u64,
-    host: &HostServices,
-    (open, caches): (OpenCorpus<'_>, &Caches),
-    found: &mut Found,
-) -> Option<Ready> {
-    ready_with(config, ranks, host, (open, caches, None), found)
-}
-
-/// As [`ready`], with what a program makes of the model's units.
-pub fn ready_with(
     config: &mut Config,
     ranks: u64,
     host: &HostServices,
@@ -112,19 +100,9 @@ pub fn rehearsed(plugin: &Plugin, job: &Job, layout: &Layout, class: &Class) -> 
     let device = plugin.with_checker(&CheckerState::default()).open(0)?;
     let place = job.place(class.first);
     let spec = spec(job, &layout.division, place);
-    let spec = with_offload(spec, &job.resolved);
     let units = job.units(&place)?;
     let dry = layout.dry_of(class);
     Ok(rehearsal(&device, units, &spec, dry)?)
-}
-
-/// Whether a device has room for what each class of ranks does.
-///
-/// # Errors
-/// It has not, by the plan.
-pub fn fits(device: &Device, job: &Job, layout: &Layout) -> Result<()> {
-    let mut all = layout.classes.iter();
-    all.try_for_each(|class| layout.fits(job, device, class.first))
 }
 
 /// Reads the keys by which checkpoints are signed and trusted.

@@ -1,11 +1,10 @@
 //! `DIR/run.json`: what ran, when, where and how, for the report and for a reader who finds the folder later. Written when a run begins,
 //! completed when it ends; a run that is resumed adds a session behind those before.
 
-use crate::processes::Processes;
-use crate::setup::Run;
+use crate::prepared::Run;
 use crate::train_error::{Result, TrainError};
 use crate::{peak, planned};
-use crossweave_config::{Config, Dtype, Model};
+use crossweave_config::{Dtype, Model};
 use crossweave_report::{RECORD, moment, whole};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -13,49 +12,6 @@ use std::time::Duration;
 
 /// Sessions that are kept; the first are forgotten.
 const SESSIONS: usize = 50;
-
-/// What is known of a run before it begins.
-#[derive(Clone, Debug, Default)]
-pub struct Origin {
-    /// Keys that the user set: path, value, where.
-    set: Vec<Value>,
-    command: Vec<String>,
-    hosts: Vec<String>,
-    processes: u32,
-    launcher: Option<&'static str>,
-    began: u64,
-}
-
-impl Origin {
-    /// The origin of a run: a config as the user gave it, the processes of the job, and the command line.
-    pub fn of(config: &Config, processes: Option<&Processes>, command: &[String]) -> Origin {
-        let given = |from: &str| from != "default" && !from.starts_with("preset ");
-        // A list whose items have rows of their own says nothing more.
-        let listed = |path: &str| {
-            let item = format!("{path}[");
-            config.rows().iter().any(|r| r.path.starts_with(&item))
-        };
-        let set = config
-            .rows()
-            .iter()
-            .filter(|r| given(&r.origin) && r.value != "—" && !listed(&r.path))
-            .map(|r| json!({"key": r.path, "value": r.value, "from": r.origin}));
-        let host = || {
-            let name = "/proc/sys/kernel/hostname".as_ref();
-            let text = crossweave_files::read_text(name, crossweave_files::TEXT);
-            let text = text.unwrap_or_default().trim().to_string();
-            vec![text].into_iter().filter(|t| !t.is_empty()).collect()
-        };
-        Origin {
-            set: set.collect(),
-            command: command.to_vec(),
-            hosts: processes.map_or_else(host, Processes::hosts),
-            processes: processes.map_or(1, |p| p.launch.world),
-            launcher: processes.map(|p| p.launch.launcher.name()),
-            began: moment::unix(),
-        }
-    }
-}
 
 /// Begins the session. Of a run that continues another, `from` is where it was.
 ///
@@ -118,7 +74,7 @@ fn session(run: &Run) -> Value {
             let names: Vec<&str> = c.machines.iter().map(|m| m.name.trim()).collect();
             let mut d = json!({"named": c.named, "version": c.version(), "devices": names, "ranks": c.ranks.len()});
             if c.is_cpu() {
-                d["threads"] = threads(run).into();
+                d["threads"] = peak::threads(run).into();
             }
             d
         })
@@ -176,13 +132,6 @@ fn session(run: &Run) -> Value {
         "steps": {"from": run.resume.step, "to": run.reads.steps},
         "set": o.set,
     })
-}
-
-/// Threads of a rank.
-pub(crate) fn threads(run: &Run) -> u64 {
-    let here = run.local_ranks.here().len().max(1) as u64;
-    let own = run.job.resolved.settings.run.threads_per_rank;
-    own.unwrap_or_else(|| (crate::backend::cores() / here.max(1)).max(1))
 }
 
 fn name(dtype: Dtype) -> &'static str {

@@ -3,6 +3,8 @@
 use crate::backend::BackendChoice;
 use crate::config_file;
 use crate::events::Events;
+use crate::job::Job;
+use crate::job::open::Opened;
 use crate::model::OwnUnits;
 use crate::ranks::Ranks;
 use crate::surroundings::Surroundings;
@@ -102,17 +104,46 @@ impl Request {
         }
     }
 
+    /// Ranks of the job of a config: those asked for, else its mesh, else one.
+    pub fn ranks_of(&self, config: &Config) -> u64 {
+        config.ranks(self.ranks.as_ref().map(|r| r.count().into()))
+    }
+
+    /// Whether the command line names back ends, which are then no key of the config.
+    pub fn names_backend(&self) -> bool {
+        let parts = matches!(self.ranks, Some(Ranks::Parts(_)));
+        parts || self.backend.plugin.is_some() || !self.backend.layers.is_empty()
+    }
+
+    /// The job of a config on `ranks` ranks, as far as its steps depend on it: no text is read.
+    ///
+    /// # Errors
+    /// A config that is wrong, or has no model or no data; the first fault of its files.
+    pub fn sizes(&self, config: Config, ranks: u64) -> Result<Job> {
+        let mut job = Opened::sizes(config, ranks, &self.around.caches)?;
+        job.source.own = self.given.units.clone();
+        Ok(job)
+    }
+
     /// The config, with what is laid over it.
     ///
     /// # Errors
     /// A file that cannot be read; everything that is wrong in it; a model that is not in the cache; rows whose source panics.
     pub fn load(&self) -> Result<Config> {
-        let caches = &self.around.caches;
+        Ok(config_file::pinned(self.read()?, &self.around.caches)?)
+    }
+
+    /// As [`Request::load`], without a look at the files that the config names.
+    ///
+    /// # Errors
+    /// A file that cannot be read; everything that is wrong in it; rows whose source panics.
+    pub fn read(&self) -> Result<Config> {
         let mut config = match &self.text {
             Some(text) => {
-                config_file::of_text(&self.config.display().to_string(), text, &self.sets, caches)?
+                let name = self.config.display().to_string();
+                config_file::parse(&name, text.as_bytes(), &self.sets)?
             }
-            None => config_file::load(&self.config, &self.sets, caches)?,
+            None => config_file::read(&self.config, &self.sets)?,
         };
         if let Some(rows) = &self.given.rows {
             // What the config says of data is of other data.

@@ -1,15 +1,14 @@
-//! Continuing a run: which checkpoint, whether it is the same run, and what a checkpoint records of it.
+//! Continuing a run: which checkpoint, and whether it is the same run.
 
 use crate::metrics;
 use crate::model::Source;
-use crate::setup::Run;
+use crate::request::{Continued, Request};
 use crate::train_error::{Result, TrainError};
 use crate::{adapted, described};
-use crossweave_checkpoint::{Checkpoint, GENERATOR, PublicKey, list};
+use crossweave_checkpoint::{Checkpoint, PublicKey, list};
 use crossweave_config::{Config, Resolved, may_change_on_resume};
 use crossweave_data::Corpus;
-use crossweave_engine::ScalerState;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Where a run begins.
@@ -36,25 +35,6 @@ impl Resume {
     }
 }
 
-/// What a checkpoint remembers besides tensors. Dropout and shuffles are drawn by counters, so a seed and a position are all the
-/// random state there is. A step that the loss scaler skipped is no update: it moves neither optimizer nor schedule.
-pub fn state(run: &Run, step: u64, scaler: Option<ScalerState>) -> Value {
-    let r = &run.job.resolved;
-    let updates = step - scaler.map_or(0, |s| s.skipped.min(step));
-    json!({
-        "config": r.settings,
-        "corpus": run.reads.corpus.fingerprint(),
-        "sequences_consumed": step * r.batch.global,
-        "rng": {"generator": GENERATOR, "seed": r.seed, "position": step},
-        "scheduler": {"step": updates, "lr": r.schedule.lr(updates)},
-        "optimizer": {"type": r.settings.optimizer.kind, "step": updates},
-        "loss_scaler": scaler,
-        "hf_config": run.hf_config(),
-        "adapter_config": adapted::config_of(&run.job.source),
-        "base": adapted::base(&run.job.source),
-    })
-}
-
 /// Refuses a folder without a run.
 ///
 /// # Errors
@@ -69,12 +49,24 @@ pub fn check_holds_run(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Does the folder hold a checkpoint, complete or not?
+/// Where a run of this config begins whose folder is `out`: from the newest checkpoint of the run that it continues, if any.
 ///
 /// # Errors
-/// A folder that cannot be read.
-pub fn has_checkpoint(dir: &Path) -> Result<bool> {
-    Ok(dir.is_dir() && !list(dir)?.is_empty())
+/// As [`find`].
+pub fn begin(
+    request: &Request,
+    out: &Path,
+    now: &Resolved,
+    corpus: &Corpus,
+    source: &Source,
+    steps: u64,
+) -> Result<Resume> {
+    let dir = match &request.resume {
+        Some(Continued::Run(dir)) => dir,
+        Some(Continued::Own) if out.is_dir() && !list(out)?.is_empty() => out,
+        _ => return Ok(Resume::fresh()),
+    };
+    find(dir, now, corpus, source, steps)
 }
 
 /// The most checkpoints of which an error says what is wrong with each.
@@ -308,6 +300,7 @@ fn compare(path: &str, then: &Value, now: &Value, out: &mut Vec<(String, String,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn keys(then: Value, now: Value) -> Vec<String> {
         let mut out = vec![];

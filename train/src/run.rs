@@ -5,12 +5,13 @@
 
 use crate::events::{Closing, Event, Events};
 use crate::gate::Shared;
-use crate::offload::with_offload;
+use crate::gradients;
+use crate::prepared::Run;
 use crate::processes::Processes;
 use crate::rank::{Answer, Order};
 use crate::request::Request;
 use crate::save::RankEnd;
-use crate::setup::{self, Run};
+use crate::setup;
 use crate::summary::Summary;
 use crate::threads::Threads;
 use crate::train_error::{Result, STOPPED, TrainError};
@@ -77,7 +78,7 @@ impl Started {
             p.agree(&run.out, &run.job.resolved, run.resume.step)?;
             run.rendezvous(p)?;
         }
-        shared_layers::check(&run)?;
+        shared_layers::check(&run.job, &run.computes)?;
         let run = Arc::new(run.balance(processes)?);
         let first = processes.is_none_or(Processes::first);
         if first {
@@ -192,13 +193,14 @@ fn close(run: &Run, summary: &Summary, ledgers: &[RankLedger]) {
     if run.reported.every.is_none() {
         return;
     }
+    let dry = run.layout.dry(0);
     run.on(Event::Closed(&Closing {
         summary,
         steps: run.reads.steps,
         job: &run.job,
         division: &run.layout.division,
-        spec: with_offload(run.rank_spec(0), &run.job.resolved),
-        dry: run.layout.dry(0),
+        reductions: gradients::of_run(&run.rank_spec(0), &dry.units),
+        params: dry.params,
         ledgers,
         computes: &run.computes,
         out: &run.out,

@@ -3,8 +3,8 @@
 use crate::adapter;
 use crate::companions::Companions;
 use crate::events::Event;
+use crate::prepared::Run;
 use crate::record;
-use crate::setup::Run;
 use crate::stored::{Weights, floats, has_averages, parameters};
 use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{

@@ -5,7 +5,7 @@
 //! was there before it stays.
 
 use crate::gate::Shared;
-use crate::setup::Run;
+use crate::prepared::Run;
 use crate::start::blob;
 use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{

@@ -2,7 +2,6 @@
 //! and takes what comes of it.
 
 use crate::job::{Division, Feed, HeldBack, Job, Micro, spec};
-use crate::offload::with_offload;
 use crate::start;
 use crate::train_error::Result;
 use crossweave_checkpoint::Checkpoint;
@@ -56,7 +55,7 @@ impl<'a> Session<'a> {
         devices: Devices,
         links: Links<'_>,
     ) -> Result<Session<'a>> {
-        let spec = with_offload(spec(job, division, place), &job.resolved);
+        let spec = spec(job, division, place);
         let units = job.units(&place)?;
         let lowered = crossweave_engine::prepare(&devices.compute, &spec, &units, dry)?;
         let mut engine = Engine::new(devices, lowered, units, links)?;

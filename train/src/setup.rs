@@ -6,68 +6,27 @@ use crate::computes::{Computes, Machine};
 use crate::events::{Event, Reported};
 use crate::folder::{self, RunFolder};
 use crate::found::{self, Found};
-use crate::job::open::Reads;
+use crate::job::Shares;
 use crate::job::spec::compute_type;
-use crate::job::{Feed, Job, Shares, spec};
-use crate::layout::Layout;
+use crate::origin::Origin;
+use crate::prepared::Run;
 use crate::processes::Processes;
 use crate::ranks::{LocalRanks, Ranks};
 use crate::ready::{self, Ready};
-use crate::record::Origin;
-use crate::request::{Continued, Request};
-use crate::resume::{self, Resume};
-use crate::session::Session;
+use crate::request::Request;
+use crate::resume;
 use crate::source;
 use crate::trace::TraceSpec;
 use crate::train_error::{Result, TrainError};
-use crossweave_checkpoint::step_dir;
-use crossweave_claim::Claim;
-use crossweave_config::{Balance, Config, Data, Problem, ReduceOrder, Resolved};
+use crossweave_config::{Balance, Config, Data, Problem, ReduceOrder, Resolved, Run as RunKeys};
 use crossweave_data::{DataSpec, Remark};
-use crossweave_engine::{Devices, Links, RankSpec};
 use crossweave_hal::abi::{
     CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout as TensorLayout, op,
 };
-use crossweave_hal::{Bootstrap, Carrier, DType, Device, HostServices, OpRequest};
+use crossweave_hal::{DType, Device, HostServices, OpRequest};
 use crossweave_mesh::{IslandOrder, Islands};
-use crossweave_report::listed;
 use crossweave_tensor::Decompositions;
 use serde::Deserialize;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
-
-/// A job on the back ends of this process; shared by its ranks by reference.
-pub struct Run {
-    /// What every rank has in common.
-    pub job: Job,
-    /// What its steps read.
-    pub reads: Reads,
-    /// The ranks' shares of the work.
-    pub layout: Layout,
-    /// The ranks of this process, and their back ends.
-    pub local_ranks: LocalRanks,
-    /// What carries the collectives between processes, or between the back ends of this one.
-    carrier: Option<Carrier>,
-    /// Which ranks share a library of collectives, where they do not all.
-    pub islands: Option<Islands>,
-    /// The back ends, with the ranks that each computes.
-    pub computes: Vec<Computes>,
-    /// Host services of the back ends.
-    pub host: HostServices,
-    /// Output folder.
-    pub out: PathBuf,
-    /// Held by the process that writes there.
-    pub claim: Option<Arc<Claim>>,
-    /// The checkpoint from which the run continues.
-    pub resume: Resume,
-    /// The file of its timeline.
-    pub trace: Option<TraceSpec>,
-    /// Who runs it, for its record.
-    pub origin: Origin,
-    /// Which steps are reported, and who watches.
-    pub reported: Reported,
-}
 
 /// What a process says of its ranks: see [`Run::rendezvous`].
 #[derive(Deserialize)]
@@ -116,10 +75,8 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
         processes.map(|p| p.store.clone()),
     );
     let local_ranks = local_ranks(args, &config, processes, ranks, &host);
-    let parts = matches!(args.ranks, Some(Ranks::Parts(_)));
     // What the command line names is no key of the config.
-    let named = parts || args.backend.plugin.is_some() || !args.backend.layers.is_empty();
-    let local_ranks = match named {
+    let local_ranks = match args.names_backend() {
         true => local_ranks?,
         false => found::at(&config, "run.backend", local_ranks)?,
     };
@@ -134,7 +91,7 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
         }))
     };
     let mut found = Found::default();
-    let ready = ready::ready_with(
+    let ready = ready::ready(
         &mut config,
         count,
         &host,
@@ -153,14 +110,14 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
     } = ready;
     let resolved = &job.resolved;
     let compute = compute_type(resolved.dtype);
-    let resume = match &args.resume {
-        Some(Continued::Own) if !resume::has_checkpoint(&folder.path)? => Resume::fresh(),
-        Some(c) => {
-            let dir = c.folder().unwrap_or(&folder.path);
-            resume::find(dir, resolved, &reads.corpus, &job.source, reads.steps)?
-        }
-        None => Resume::fresh(),
-    };
+    let resume = resume::begin(
+        args,
+        &folder.path,
+        resolved,
+        &reads.corpus,
+        &job.source,
+        reads.steps,
+    )?;
     let order = order(resolved);
     // Of several processes they are known when those have agreed.
     let islands = match processes {
@@ -206,15 +163,10 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
         let first = plugin.open(0).map_err(TrainError::from);
         let able = first.and_then(|first| {
             machines.push(first.info().ok().map(|i| Machine::of(&i)));
-            let keys = &run.job.resolved.settings.run;
-            if keys.allow_host_ops {
-                backend::allow_host_ops(&first, &run.host, 0)?;
-            }
-            capable(&first, compute)?;
-            graphs(&first, &keys.graphs)?;
-            run.fits(&first, &at)
+            able(&first, &run.host, &run.job.resolved.settings.run, compute)?;
+            run.layout.fits_all(&run.job, &first, &at)
         });
-        able.map_err(|e| run.of(name, &at, e))?;
+        able.map_err(|e| run.local_ranks.fault_of(name, &at, e))?;
     }
     for (c, m) in run.computes.iter_mut().zip(machines) {
         m.into_iter().for_each(|m| c.knows(m));
@@ -264,29 +216,6 @@ fn islands_of(all: Vec<u32>, order: IslandOrder) -> Option<Islands> {
 }
 
 impl Run {
-    /// Reports what happens to who watches the run.
-    pub fn on(&self, event: Event<'_>) {
-        self.reported.events.on(event);
-    }
-
-    /// Is the output folder still this job's? Asked before each file of it is written or replaced.
-    ///
-    /// # Errors
-    /// Another process has taken it over, or its lock was removed.
-    pub fn check_claim(&self) -> Result<()> {
-        Ok(self.claim.as_deref().map_or(Ok(()), Claim::check)?)
-    }
-
-    /// Gives up what this process has claimed: a rank that was left behind keeps the job.
-    pub fn release(&self) {
-        if let Some(claim) = &self.claim {
-            claim.release();
-        }
-        if let Some(trace) = &self.trace {
-            trace.release();
-        }
-    }
-
     /// Learns which ranks of the other processes share a library, and who computes them, once all are prepared. A process of one rank is
     /// alone in its island; where all are, MPI carries everything.
     ///
@@ -354,121 +283,18 @@ impl Run {
         }
         for (name, plugin, at) in self.local_ranks.backends() {
             let first = plugin.open(0).map_err(TrainError::from);
-            let fits = first.and_then(|first| self.fits(&first, &at));
-            fits.map_err(|e| self.of(name, &at, e))?;
+            let fits = first.and_then(|first| self.layout.fits_all(&self.job, &first, &at));
+            fits.map_err(|e| self.local_ranks.fault_of(name, &at, e))?;
         }
         Ok(self)
     }
-
-    /// Whether there is room on a device for what each class of the ranks `at` does.
-    fn fits(&self, device: &Device, at: &[u32]) -> Result<()> {
-        let firsts = self.layout.firsts(at);
-        let mut each = firsts.into_iter();
-        each.try_for_each(|rank| self.layout.fits(&self.job, device, rank))
-    }
-
-    /// An error of some ranks, where there are several back ends.
-    fn of(&self, name: &str, ranks: &[u32], e: TrainError) -> TrainError {
-        match self.local_ranks.backends().count() {
-            1 => e,
-            _ => TrainError::Of {
-                whom: format!("ranks {} ({name})", listed(ranks)),
-                source: Box::new(e),
-            },
-        }
-    }
-
-    /// Opens the device of a rank of this process.
-    ///
-    /// # Errors
-    /// When there is none, or it cannot be opened.
-    pub fn device(&self, rank: u32) -> Result<Device> {
-        self.outfit(self.local_ranks.device(rank)?, rank)
-    }
-
-    /// The same beside the job: see [`LocalRanks::device_apart`].
-    ///
-    /// # Errors
-    /// As [`Run::device`].
-    pub fn device_apart(&self, rank: u32) -> Result<Device> {
-        self.outfit(self.local_ranks.device_apart(rank)?, rank)
-    }
-
-    fn outfit(&self, device: Device, rank: u32) -> Result<Device> {
-        if let Some(carrier) = &self.carrier {
-            device.carry(carrier);
-        }
-        if self.job.resolved.settings.run.allow_host_ops {
-            backend::allow_host_ops(&device, &self.host, rank)?;
-        }
-        Ok(device)
-    }
-
-    /// What rank `rank` is to do.
-    pub fn rank_spec(&self, rank: u32) -> RankSpec {
-        spec(&self.job, &self.layout.division, self.job.place(rank))
-    }
-
-    /// How a rank reaches the others, which it meets by `boot`.
-    pub fn links<'a>(&self, boot: &'a dyn Bootstrap) -> Links<'a> {
-        Links {
-            islands: self.islands.clone(),
-            // By default long enough for a peer that writes a large checkpoint on a slow disk; a rank that fails aborts the others at once.
-            timeout: Some(comm_timeout(self.job.resolved.settings.run.comm_timeout_s)),
-            ..Links::new(boot)
-        }
-    }
-
-    /// The batches of a rank.
-    pub fn feed(&self, rank: u32) -> Feed {
-        let reads = (&self.reads.batches, self.reads.validation.as_ref());
-        Feed::new(
-            &self.job,
-            reads,
-            &self.layout.division,
-            self.job.place(rank),
-        )
-    }
-
-    /// A rank on its devices, to be given its values.
-    ///
-    /// # Errors
-    /// As [`Session::new`].
-    pub fn session(&self, rank: u32, devices: Devices, links: Links<'_>) -> Result<Session<'_>> {
-        let layout = &self.layout;
-        let (place, dry) = (self.job.place(rank), layout.dry(rank));
-        let feed = self.feed(rank);
-        Session::new(
-            &self.job,
-            (&layout.division, dry),
-            place,
-            feed,
-            devices,
-            links,
-        )
-    }
-
-    /// The folder of the checkpoint behind so many steps.
-    pub fn checkpoint(&self, steps: u64) -> PathBuf {
-        self.out.join("checkpoints").join(step_dir(steps))
-    }
-
-    /// `config.json` of the trained model.
-    pub fn hf_config(&self) -> serde_json::Value {
-        let tokenizer = self.reads.corpus.tokenizer();
-        self.job.source.hf_config(tokenizer.and_then(|t| t.eod()))
-    }
-}
-
-/// `run.comm_timeout_s`; what is beyond any clock is for ever.
-fn comm_timeout(seconds: f64) -> Duration {
-    let forever = Duration::from_secs(u32::MAX.into());
-    let asked = Duration::try_from_secs_f64(seconds).unwrap_or(forever);
-    asked.clamp(Duration::from_millis(1), forever)
 }
 
 /// The back ends of the ranks of this process.
-fn local_ranks(
+///
+/// # Errors
+/// A back end that is not there, or finds no device.
+pub fn local_ranks(
     args: &Request,
     config: &Config,
     processes: Option<&Processes>,
@@ -501,8 +327,21 @@ fn local_ranks(
     Ok(LocalRanks::alike((plugin, plugins), here, device))
 }
 
+/// Whether a device can do what the section `run` of a config asks of it, in the compute type.
+///
+/// # Errors
+/// It cannot.
+pub fn able(device: &Device, host: &HostServices, run: &RunKeys, compute: DType) -> Result<()> {
+    if run.allow_host_ops {
+        backend::allow_host_ops(device, host, 0)?;
+    }
+    capable(device, compute)?;
+    graphs(device, &run.graphs)?;
+    Ok(())
+}
+
 /// Can the device multiply matrices of the compute type? A back end that cannot is refused now, not by its first op.
-pub fn capable(device: &Device, compute: DType) -> Result<()> {
+fn capable(device: &Device, compute: DType) -> Result<()> {
     let square = TensorLayout::contiguous(compute, &[2, 2]);
     let operands = [square, square, square, TensorLayout::ABSENT];
     let product = OpRequest::new(

@@ -1,6 +1,7 @@
 //! Ranks that share layers (`mesh.tp`) compute alike: what all of them have (norms, biases) each updates for itself, to the same bits.
 
-use crate::setup::Run;
+use crate::computes::Computes;
+use crate::job::Job;
 use crate::train_error::{Result, TrainError};
 use crossweave_mesh::{Axis, Place};
 
@@ -8,13 +9,13 @@ use crossweave_mesh::{Axis, Place};
 ///
 /// # Errors
 /// Two of them are not.
-pub fn check(run: &Run) -> Result<()> {
-    if run.job.tensor_ranks() == 1 || run.computes.len() == 1 {
+pub fn check(job: &Job, computes: &[Computes]) -> Result<()> {
+    if job.tensor_ranks() == 1 || computes.len() == 1 {
         return Ok(());
     }
-    let on = |rank: u32| run.computes.iter().find(|c| c.ranks.contains(&rank));
-    for rank in 0..run.job.ranks {
-        let share = run.job.place(rank).members(Axis::Tp).unwrap_or_default();
+    let on = |rank: u32| computes.iter().find(|c| c.ranks.contains(&rank));
+    for rank in 0..job.ranks {
+        let share = job.place(rank).members(Axis::Tp).unwrap_or_default();
         let first = share.first().map_or(rank, Place::job_rank);
         if let [Some(own), Some(other)] = [rank, first].map(on)
             && own.named != other.named

@@ -3,9 +3,9 @@
 
 use crate::events::Event;
 use crate::gate::Shared;
+use crate::prepared::Run;
 use crate::processes::Voice;
 use crate::rank::{self, Answer, Ended, Order};
-use crate::setup::Run;
 use crate::train_error::TrainError;
 use crossweave_hal::{Awake, Code, Error};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -5,7 +5,6 @@
 
 use crate::flows::Flows;
 use crate::outputs;
-use crate::setup::Run;
 use crate::train_error::{Result, TrainError};
 use crossweave_claim::Claim;
 use crossweave_engine::Engine;
@@ -254,19 +253,22 @@ pub struct RankTrace {
 }
 
 impl RankTrace {
-    /// Begins the part of rank `rank`, if the job is traced, and has `engine` tell what it does.
+    /// Begins the part of rank `rank`, which back end `backend` computes, and has `engine` tell what it does. `apart`: the job has other
+    /// processes, whose clocks are held against this one's by meetings of all ranks.
     ///
     /// # Errors
     /// A file that cannot be written; a device without events.
-    pub fn begin(run: &Run, rank: u32, engine: &mut Engine) -> Result<Option<RankTrace>> {
-        let Some(spec) = &run.trace else {
-            return Ok(None);
-        };
+    pub fn begin(
+        spec: &TraceSpec,
+        (rank, backend): (u32, &str),
+        apart: bool,
+        engine: &mut Engine,
+    ) -> Result<RankTrace> {
         let device = engine.device().clone();
         let tracer = Tracer::new(&device, spec.origin)?;
         engine.timeline(tracer.clone());
         let mut meetings = vec![];
-        if run.local_ranks.here().len() < run.job.ranks as usize {
+        if apart {
             for _ in 0..MEETINGS {
                 engine.mean(0.0)?;
                 meetings.push(tracer.now().as_nanos() as f64 / 1e3);
@@ -298,7 +300,7 @@ impl RankTrace {
             "host": read("/proc/sys/kernel/hostname").trim(),
             "clock_id": read("/proc/sys/kernel/random/boot_id").trim(),
             "unix_us": spec.unix_us,
-            "backend": run.local_ranks.plugin(rank).name(),
+            "backend": backend,
             "device_times": times,
             "device_clock_uncertainty_us": trace.tracer.uncertainty().as_nanos() as f64 / 1e3,
             "meetings": meetings,
@@ -309,7 +311,7 @@ impl RankTrace {
         trace.line(&json!({"ph": "M", "pid": rank, "name": "process_sort_index", "args": {"sort_index": rank}}));
         // Above the streams, also where it is the only one.
         trace.lane("host");
-        Ok(Some(trace))
+        Ok(trace)
     }
 
     /// What collects the spans.

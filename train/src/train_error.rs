@@ -1,10 +1,10 @@
 //! Why a job cannot be begun or has failed: its code, the rank and the optimizer step where these are known, and the sentence that a
 //! person reads.
 
-use crate::job_error::{ErrorCode, JobError, Placeable, first_key};
+use crate::job_error::{ConfigFault, ConfigFaults, ErrorCode, JobError, Placeable, first_key};
 use crossweave_checkpoint::CheckpointError;
 use crossweave_claim::ClaimError;
-use crossweave_config::{Errors, Problem};
+use crossweave_config::Errors;
 use crossweave_data::DataError;
 use crossweave_hal::LoadError;
 use crossweave_mesh::{Cause, rank_words};
@@ -134,7 +134,7 @@ macro_rules! of_job {
         }
     )+};
 }
-of_job!(Errors, DataError, CheckpointError);
+of_job!(Errors, ConfigFaults, DataError, CheckpointError);
 
 impl From<crossweave_engine::Error> for TrainError {
     fn from(e: crossweave_engine::Error) -> TrainError {
@@ -319,6 +319,15 @@ impl TrainError {
         }
     }
 
+    /// Every fault of the config that it consists of, in the order in which they were found; none where it is no error of a config.
+    pub fn faults(&self) -> Vec<ConfigFault> {
+        match self {
+            TrainError::Job(e) => e.faults(),
+            TrainError::Of { source, .. } | TrainError::OnRank { source, .. } => source.faults(),
+            _ => vec![],
+        }
+    }
+
     /// What to do about it, the first remedy of several.
     pub fn fix(&self) -> Option<String> {
         match self {
@@ -330,11 +339,15 @@ impl TrainError {
 }
 
 impl Placeable for TrainError {
-    fn problems(self) -> std::result::Result<Vec<Problem>, TrainError> {
+    fn placed(self) -> std::result::Result<ConfigFaults, TrainError> {
         match self {
-            TrainError::Job(e) => e.problems().map_err(TrainError::Job),
+            TrainError::Job(e) => e.placed().map_err(TrainError::Job),
             e => Err(e),
         }
+    }
+
+    fn code(&self) -> ErrorCode {
+        TrainError::code(self)
     }
 }
 

@@ -1,15 +1,18 @@
 //! A training job that a program drives: it is prepared from a config, its ranks run in this process, and each call asks all of them for the
 //! same.
 
+use crate::backend::BackendChoice;
 use crate::events::{Event, Events, StepRecord, Unwatched};
+use crate::figures::check::{Checked, check};
+use crate::figures::estimate::{Estimate, Estimation, estimate_job};
+use crate::figures::explain::{Explained, PeakRates, explain};
+use crate::figures::plan::{Planned, Planning, plan};
 use crate::job_error::Placeable;
 use crate::model::OwnUnits;
 use crate::processes::Processes;
 use crate::rank::{Answer, Order};
 use crate::request::{Continued, Request};
 use crate::run::Started;
-use crate::setup;
-use crate::shared_layers;
 use crate::summary::Summary;
 use crate::surroundings::Surroundings;
 use crate::team::Team;
@@ -202,7 +205,25 @@ impl Trainer {
         self
     }
 
-    /// Continues the run in a folder, in place, from its newest checkpoint.
+    /// Writes to `folder`, in place of `run.out` or of the folder of the run that is continued.
+    pub fn out(mut self, folder: impl Into<PathBuf>) -> Trainer {
+        self.request.out = Some(folder.into());
+        self
+    }
+
+    /// Computes on the back end of `choice`, in place of the config's, within its layers.
+    pub fn backend(mut self, choice: BackendChoice) -> Trainer {
+        self.request.backend = choice;
+        self
+    }
+
+    /// Writes a timeline of all ranks to `file`.
+    pub fn trace(mut self, file: impl Into<PathBuf>) -> Trainer {
+        self.request.trace = Some(file.into());
+        self
+    }
+
+    /// Continues the run in a folder, in place unless [`Trainer::out`] names another, from its newest checkpoint.
     pub fn resume(mut self, folder: impl Into<PathBuf>) -> Trainer {
         self.request.resume = Some(Continued::Run(folder.into()));
         self
@@ -231,15 +252,59 @@ impl Trainer {
         self
     }
 
-    /// Checks that the job can be trained here: its config, model, data, back ends and plans are looked at as they are before a run. No folder is
-    /// made but that of tokens, and no rank starts.
+    /// Checks that the job can be trained here: its config, model, data, back ends and plans are looked at as they are before a run, and what
+    /// they come to is given back. No folder is made but that of tokens, and no rank starts.
+    ///
+    /// ```
+    /// use crossweave::{ErrorCode, Trainer};
+    /// let config = r#"{
+    ///     "model": {"family": "gpt2", "n_embd": 10, "n_head": 3},
+    ///     "data": {"train": "corpus/*.txt"},
+    ///     "optimiser": {"type": "AdamW"}
+    /// }"#;
+    /// let wrong = Trainer::from_config(config).check().unwrap_err();
+    /// let faults = wrong.faults();
+    /// assert_eq!(faults[0].code, ErrorCode::Config);
+    /// assert_eq!((faults[0].key(), faults[0].line()), (Some("optimiser"), Some(4)));
+    /// assert_eq!(faults[0].fix(), Some("did you mean \"optimizer\"?"));
+    /// ```
     ///
     /// # Errors
-    /// Everything that is wrong with the config, each with its key; else the first thing that keeps the job from being begun.
-    pub fn check(&mut self) -> Result<()> {
+    /// Everything that is wrong with the config and its files: [`TrainError::faults`] has each fault with code, key, line and fix. Back ends or
+    /// ranks that are named beside the config and are not there.
+    pub fn check(&self) -> Result<Checked> {
         self.described()?;
-        let run = setup::prepare(&self.request, None, false)?;
-        shared_layers::check(&run)
+        check(&self.request)
+    }
+
+    /// Rehearses the step of a rank on a device without memory: what it holds (bytes, between steps and at the most), what it sends (bytes and
+    /// calls of a step, by axis of the mesh), its plan, and whether it fits its device. Nothing of the data is read.
+    ///
+    /// # Errors
+    /// A config that is wrong, a plan that breaks a law; a rank or a device that is not there.
+    pub fn plan(&self, what: &Planning) -> Result<Planned> {
+        self.described()?;
+        plan(&self.request, what)
+    }
+
+    /// Finds the route of every op and collective of a step on the job's back end: how it is computed, by how many launches, and in how many
+    /// nanoseconds where that can be estimated. Nothing is trained.
+    ///
+    /// # Errors
+    /// A config that is wrong; a back end that cannot be used.
+    pub fn explain(&self, peak: PeakRates) -> Result<Explained> {
+        self.described()?;
+        explain(&self.request, peak)
+    }
+
+    /// Estimates by formulas alone what a rank holds and sends (bytes), and where it is asked for the time of a step and of the run (seconds);
+    /// `what` replaces what the config says.
+    ///
+    /// # Errors
+    /// A config that is wrong; a device or a size that nobody knows.
+    pub fn estimate(&self, what: &Estimation) -> Result<Estimate> {
+        self.described()?;
+        estimate_job(&self.request, what)
     }
 
     /// Prepares the job and starts its ranks, unless that is done.

@@ -1,8 +1,43 @@
-//! Training from a program, as users of the library do: each test speaks to `Trainer` and `Model` alone.
+//! Training from a program, as users of the library do: each test speaks to `Trainer`, `Model` and the figures of a job alone.
 
+mod bad_models;
+mod balance;
+mod best;
+mod canonical;
+mod checkpoints;
 mod common;
+mod companions;
+mod distill;
+mod documents;
 mod end;
+mod estimates;
+mod explain;
+mod families;
+mod faults;
 mod faulty;
+mod figures;
+mod find_nan;
+mod finetune;
+mod folders;
+mod forged;
+mod graphs;
+mod islands;
+mod layers;
+mod lora;
 mod many;
+mod mesh;
 mod model;
+mod objectives;
+mod offload;
+mod oracles;
+mod pipelines;
+mod predict;
+mod profiles;
+mod published;
+mod split;
 mod steps;
+mod support;
+mod trace;
+mod training;
+mod validation;
+mod vision;

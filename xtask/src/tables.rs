@@ -141,7 +141,7 @@ pub const CRATES: &[Crate] = &[
     Crate {
         name: TRAIN, floor: 10,
         ours: &[HAL, LAYERS, NULL, CPU, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, JOB, REPORT, FILES, WORDS],
-        theirs: &["serde", "serde_json", "thiserror"], dev: &[TESTS, "tempfile"],
+        theirs: &["serde", "serde_json", "tempfile", "thiserror"], dev: &[TESTS, "safetensors", "sha2"],
     },
     Crate {
         name: "crossweave-cli", floor: 11,

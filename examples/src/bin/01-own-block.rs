@@ -1,9 +1,10 @@
-//! Lesson 1: a function with its own backward, a block that uses it, and a model that trains.
+//! Lesson 1: a function with its own backward, a block that uses it, and a model that trains with it on two ranks.
 #![forbid(unsafe_code)]
 
+use crossweave::{Team, Trainer};
 use crossweave_hal::abi::op;
 use crossweave_tensor::{
-    Block, Builder, Cx, Env, Flow, Function, Init, Param, Result, Spmd, Tensor,
+    Block, Builder, Cx, Env, Flow, Function, Init, Param, Result, Spmd, Tensor, UnitDecl,
 };
 
 /// y = relu(x)², which no op of the table computes: both directions launch ops that are there.
@@ -50,13 +51,6 @@ impl Function for SquaredRelu {
     }
 }
 
-struct Embed(Param);
-impl Block for Embed {
-    fn forward(&self, cx: &mut Cx<'_>, _: Flow) -> Result<Flow> {
-        Ok(Flow(vec![cx.embedding(self.0, None)?]))
-    }
-}
-
 struct Mlp([Param; 3]);
 impl Block for Mlp {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
@@ -69,28 +63,38 @@ impl Block for Mlp {
     }
 }
 
-struct Head(Param);
-impl Block for Head {
-    fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
-        let logits = cx.linear(flow.0[0], self.0, None)?;
-        Ok(Flow(vec![cx.cross_entropy(logits)?]))
-    }
+/// The unit that holds the block, with the parameters that it names.
+fn own(width: u64) -> Vec<UnitDecl> {
+    let normal = Init::Normal(0.1);
+    let mut b = Builder::default();
+    b.unit("mlp", |u| {
+        Mlp([
+            u.param("norm.weight", &[width], Init::Ones),
+            u.param("up.weight", &[4 * width, width], normal),
+            u.param("down.weight", &[width, 4 * width], normal),
+        ])
+    });
+    b.finish()
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let (vocab, dim, normal) = (32, 48, Init::Normal(0.1));
-    let mut b = Builder::default();
-    b.unit("embed", |u| Embed(u.param("weight", &[vocab, dim], normal)));
-    b.unit("mlp", |u| {
-        Mlp([
-            u.param("norm.weight", &[dim], Init::Ones),
-            u.param("up.weight", &[4 * dim, dim], normal),
-            u.param("down.weight", &[dim, 4 * dim], normal),
-        ])
-    });
-    b.unit("head", |u| Head(u.param("weight", &[vocab, dim], normal)));
-    // Each token decides the next: t -> 5t + 7 (mod 32).
-    let tokens: Vec<i32> = (0..128).map(|i| (i * 11) % 32).collect();
-    let targets: Vec<i32> = tokens.iter().map(|t| (5 * t + 7) % 32).collect();
-    crossweave_examples::train(b, &tokens, &targets, 60, 1e-3)
+    let dir = tempfile::tempdir()?;
+    let config = crossweave_examples::config(&dir.path().join("run"), 60);
+    // Embedding and head are the config's model's; what stands between them is the block from above. Ranks shard its parameters like any other.
+    let mut trainer = Trainer::from_config(config)
+        .set("zero_optimization.stage", 3)
+        .ranks(Team::Threads(2))
+        .data(crossweave_examples::Chain)
+        .units(|mut units| {
+            let head = units.len() - 1;
+            units.splice(1..head, own(48));
+            units
+        });
+    for _ in 0..trainer.steps()? {
+        let record = trainer.step()?;
+        if record.step.is_multiple_of(10) {
+            println!("step {:3}  loss {:.4}", record.step, record.loss);
+        }
+    }
+    Ok(())
 }

@@ -4,7 +4,6 @@ pub mod check;
 pub mod devices;
 pub mod estimate;
 pub mod explain;
-pub mod gradients;
 pub mod plan;
 pub mod probe;
 pub mod probed;
@@ -22,13 +21,15 @@ pub fn count(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::estimate::{Estimation, Hardware, Home, Ranks, Training, estimate};
-    use super::explain::{Explanation, explain};
+    use super::explain::{PeakRates, explain};
     use super::plan::{Planning, plan};
     use super::*;
-    use crate::backend::BackendChoice;
+    use crate::events::Unwatched;
+    use crate::ranks::Ranks as RanksOfJob;
+    use crate::request::Request;
     use crate::surroundings::Surroundings;
-    use crossweave_config::Config;
     use serde_json::json;
+    use std::sync::Arc;
 
     #[test]
     fn counts_are_read() {
@@ -41,7 +42,7 @@ mod tests {
         }
     }
 
-    fn config(sets: &[(&str, &str)]) -> Config {
+    fn request(sets: &[&str], ranks: u32) -> Request {
         let text = json!({
             "model": {"family": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 16},
             "data": {"train": "none.txt", "tokenizer": "bytes"},
@@ -49,15 +50,20 @@ mod tests {
             "train_micro_batch_size_per_gpu": 2,
             "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
         });
-        let sets = sets.iter().map(|(k, v)| (k.to_string(), v.to_string()));
-        let sets: Vec<_> = sets.collect();
-        Config::load("a.json", text.to_string(), &sets).unwrap()
+        Request {
+            text: Some(text.to_string()),
+            sets: sets.iter().map(|s| s.to_string()).collect(),
+            ranks: Some(RanksOfJob::Count(ranks)),
+            ..Request::new(
+                "a.json".into(),
+                Surroundings::default(),
+                Arc::new(Unwatched),
+            )
+        }
     }
 
-    fn planning(config: Config, ranks: u32) -> Planning {
+    fn on_a100() -> Planning {
         Planning {
-            config,
-            ranks: Some(ranks),
             rank: 0,
             device: Some("a100".into()),
         }
@@ -65,8 +71,8 @@ mod tests {
 
     #[test]
     fn a_plan_is_a_value_and_its_json_says_the_same() {
-        let three = config(&[("zero_optimization.stage", "3")]);
-        let planned = plan(&planning(three, 4), &Surroundings::default()).unwrap();
+        let three = request(&["zero_optimization.stage=3"], 4);
+        let planned = plan(&three, &on_a100()).unwrap();
         let rank = &planned.figures.rank;
         assert_eq!((rank.job.ranks, rank.job.stage), (4, 3));
         assert_eq!(planned.params, rank.job.params);
@@ -93,8 +99,8 @@ mod tests {
 
     #[test]
     fn a_plan_of_a_pipeline_has_each_stage_and_shows_the_fullest() {
-        let two = config(&[("mesh.pp", "2"), ("gradient_accumulation_steps", "2")]);
-        let planned = plan(&planning(two, 2), &Surroundings::default()).unwrap();
+        let two = request(&["mesh.pp=2", "gradient_accumulation_steps=2"], 2);
+        let planned = plan(&two, &on_a100()).unwrap();
         let pipeline = planned.figures.pipeline.as_ref().unwrap();
         assert_eq!((pipeline.pipeline.stages, pipeline.stages.len()), (2, 2));
         let peaks = pipeline.stages.iter().map(|s| s.memory.total.peak);
@@ -108,9 +114,9 @@ mod tests {
     fn a_rank_that_the_job_does_not_have_is_an_error() {
         let what = Planning {
             rank: 2,
-            ..planning(config(&[]), 2)
+            ..on_a100()
         };
-        let why = plan(&what, &Surroundings::default()).unwrap_err();
+        let why = plan(&request(&[], 2), &what).unwrap_err();
         assert!(
             why.to_string().contains("the job has ranks 0 to 1"),
             "{why}"
@@ -119,15 +125,11 @@ mod tests {
 
     #[test]
     fn routes_are_values_whose_sums_are_those_of_the_rows() {
-        let what = Explanation {
-            config: config(&[]),
-            name: "a.json".into(),
-            ranks: Some(2),
-            backend: BackendChoice::default(),
+        let peak = PeakRates {
             tflops: Some(1.0),
             gbps: Some(100.0),
         };
-        let explained = explain(&what, &Surroundings::default()).unwrap();
+        let explained = explain(&request(&[], 2), peak).unwrap();
         let found = &explained.found;
         assert_eq!((&*found.config, found.ranks), ("a.json", 2));
         let launches = found.ops.iter().map(|r| r.launches).sum::<u64>();
@@ -146,7 +148,6 @@ mod tests {
     #[test]
     fn an_estimate_is_a_value_and_its_json_says_the_same() {
         let what = Estimation {
-            model: "gpt2-xl".into(),
             ranks: Ranks {
                 ranks: Some(64),
                 ..Ranks::default()
@@ -162,7 +163,7 @@ mod tests {
             },
             ..Estimation::default()
         };
-        let e = estimate(&what, &Surroundings::default()).unwrap();
+        let e = estimate("gpt2-xl", &what, &Surroundings::default()).unwrap();
         // 16 bytes for each of 1.5 billion parameters, over 64 ranks.
         assert_eq!(e.states.model_states.bytes, 24_000_000_000);
         assert_eq!(e.states.stages[3].bytes, 375_000_000);
@@ -174,11 +175,8 @@ mod tests {
         assert_eq!(v["ledger"]["offload_optimizer"], "host");
         assert_eq!(v["ranks"], 64);
         assert!(v.get("time").is_none());
-        let unknown = Estimation {
-            model: "gpt2-xxl".into(),
-            ..Estimation::default()
-        };
-        let why = estimate(&unknown, &Surroundings::default()).unwrap_err();
+        let unknown = estimate("gpt2-xxl", &what, &Surroundings::default());
+        let why = unknown.unwrap_err();
         assert!(why.to_string().contains("no model of that name"), "{why}");
     }
 }

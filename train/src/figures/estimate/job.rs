@@ -1,7 +1,7 @@
 //! The job that is estimated, nothing left open: what is asked, laid over what a config says, over defaults.
 
 use super::parts::{Part, is_cut};
-use super::subject::{Model, Subject, Wanted, subject};
+use super::subject::{Model, Subject, Wanted};
 use super::{BytesPerParam, Estimation, Home, Keep, Ranks, STAGES, Training};
 use crate::figures::devices;
 use crate::surroundings::Surroundings;
@@ -68,18 +68,15 @@ impl Job {
     ///
     /// # Errors
     /// A model, device or size nobody knows.
-    pub fn of(what: &Estimation, around: &Surroundings) -> Result<Job> {
+    pub fn of(subject: Subject, what: &Estimation, around: &Surroundings) -> Result<Job> {
         let (asked, hardware) = (&what.training, &what.machine);
-        let ranks = match (what.ranks.ranks, what.ranks.nodes, what.ranks.of_node) {
-            (None, Some(n), Some(per)) => Some(n * per),
-            (r, ..) => r,
-        };
+        let ranks = what.ranks.asked();
         let Subject {
             mut model,
             wanted,
             mesh,
             parts,
-        } = subject(&what.model, ranks, around)?;
+        } = subject;
         if what.dims.lay_over(&mut model.shape) {
             model.units.clear();
         }

@@ -11,6 +11,7 @@ mod states;
 mod subject;
 mod time;
 
+use crate::request::Request;
 use crate::surroundings::Surroundings;
 use crate::train_error::Result;
 pub use advice::{Advice, CommOverCompute};
@@ -28,11 +29,9 @@ use serde::{Serialize, Serializer};
 pub use states::{BytesOfParam, Component, ModelStates, StagesOfStates, StatesOfStage};
 pub use time::{RunTime, Scaling, ScalingRow, StepTime, TimeOfRun, Times};
 
-/// What is estimated: a model, and what is asked of it in place of what a config or a default says.
+/// What is asked of a model in place of what a config or a default says.
 #[derive(Clone, Debug, Default)]
 pub struct Estimation {
-    /// A preset or a number of parameters (`gpt2-xl`, `7.5B`), a config file, or a Hugging Face folder.
-    pub model: String,
     /// Where ranks are.
     pub ranks: Ranks,
     /// What they run on.
@@ -56,6 +55,16 @@ pub struct Ranks {
     pub nodes: Option<u64>,
     /// Ranks of a node; `None`: those of the device's profile.
     pub of_node: Option<u64>,
+}
+
+impl Ranks {
+    /// Ranks of the job, where they are asked for.
+    fn asked(&self) -> Option<u64> {
+        match (self.ranks, self.nodes, self.of_node) {
+            (None, Some(nodes), Some(each)) => Some(nodes * each),
+            (ranks, ..) => ranks,
+        }
+    }
 }
 
 /// Devices and nodes; sizes are in bytes.
@@ -278,12 +287,27 @@ const STAGES: [ZeroStage; 4] = [
     ZeroStage::Three,
 ];
 
-/// Estimates what a job needs.
+/// Estimates what training `model` needs: a preset or a number of parameters (`gpt2-xl`, `7.5B`), a config file, or a Hugging Face folder.
 ///
 /// # Errors
 /// A model, device or size nobody knows; a config that is wrong.
-pub fn estimate(what: &Estimation, around: &Surroundings) -> Result<Estimate> {
-    let job = Job::of(what, around)?;
+pub fn estimate(model: &str, what: &Estimation, around: &Surroundings) -> Result<Estimate> {
+    let subject = subject::subject(model, what.ranks.asked(), around)?;
+    of_job(Job::of(subject, what, around)?, what)
+}
+
+/// Estimates what the job of a request needs.
+///
+/// # Errors
+/// As [`estimate`].
+pub fn estimate_job(request: &Request, what: &Estimation) -> Result<Estimate> {
+    let (config, name) = (request.load()?, request.config.display().to_string());
+    let asked = request.ranks.as_ref().map(|r| r.count().into());
+    let subject = subject::of_job(&name, config, what.ranks.asked().or(asked), request)?;
+    of_job(Job::of(subject, what, &request.around)?, what)
+}
+
+fn of_job(job: Job, what: &Estimation) -> Result<Estimate> {
     let (stage, offload) = job.choose(&what.training);
     let fits = job.limited().then(|| {
         let rows = held(&job.load(stage, offload));

@@ -1,11 +1,10 @@
 //! What a rank of a mesh has of a model before ZeRO shards it.
 
-use crate::job::spec::compute_type;
-use crate::job::{self, Division, Shares};
+use crate::job::Job;
+use crate::layout::divided;
 use crate::surroundings::Plugins;
 use crate::{backend, train_error::Result};
-use crossweave_engine::dry_run;
-use crossweave_mesh::{Axis, Topology};
+use crossweave_mesh::{AxisSet, Topology};
 
 /// The part of a model that the ranks of one pipeline stage have, tensor-parallel ranks each their own.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,18 +25,18 @@ pub struct Part {
 ///
 /// # Errors
 /// A mesh that the model cannot be cut over.
-pub fn parts(job: &job::Job, plugins: &Plugins) -> Result<Vec<Part>> {
+pub fn parts(job: &Job, plugins: &Plugins) -> Result<Vec<Part>> {
     let place = job.place(0);
     let units = job.units(&place)?;
     let null = backend::open_linked("null", &backend::host(plugins, 1, None, None))?.open(0)?;
-    let (compute, batch) = (compute_type(job.resolved.dtype), &job.resolved.batch);
-    let dry = dry_run(&null, &units, compute, batch.micro, job.seq_len)?;
-    let division = Division::new(job, (&dry.units, dry.shape), Shares::Even)?;
+    let (_, division) = divided(&null, job, &place)?;
     let each = |u: &crossweave_tensor::UnitDecl| -> u64 {
         u.params.iter().map(|p| p.local().numel()).sum()
     };
     let sizes: Vec<u64> = units.iter().map(each).collect();
-    let ends = sizes.len() as u64 - job.source.spec.model().layers().count() as u64;
+    let layers = job.source.spec.model().layers().count() as u64;
+    // A program may have put its own units in their place.
+    let ends = (sizes.len() as u64).saturating_sub(layers);
     let Some(spec) = division.stages else {
         return Ok(vec![Part {
             layers: sizes.len() as u64 - ends,
@@ -58,7 +57,7 @@ pub fn parts(job: &job::Job, plugins: &Plugins) -> Result<Vec<Part>> {
             units: own,
             in_flight: spec
                 .order
-                .in_flight(count, k, batch.accumulation as u32)
+                .in_flight(count, k, job.resolved.batch.accumulation as u32)
                 .into(),
             first,
             last,
@@ -67,7 +66,7 @@ pub fn parts(job: &job::Job, plugins: &Plugins) -> Result<Vec<Part>> {
     Ok(spec.stages.iter().enumerate().map(part).collect())
 }
 
-/// Whether ranks differ on more than the data axis.
+/// Whether ranks differ on more than the axes of data.
 pub fn is_cut(mesh: &Topology) -> bool {
-    mesh.world_size() > mesh.length(Axis::Dp)
+    mesh.world_size() > mesh.size(AxisSet::DATA)
 }

@@ -2,20 +2,22 @@
 
 use super::parts::{self, Part};
 use super::presets::{PRESETS, Preset};
-use crate::config_file;
+use crate::events::Unwatched;
 use crate::figures::count;
 use crate::job::Job;
-use crate::job::open::Opened;
+use crate::request::Request;
 use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
-use crossweave_config as config;
+use crossweave_config::{self as config, Config};
 use crossweave_files as files;
 use crossweave_mesh::Topology;
 use crossweave_nn::{ModelSpec, units};
+use crossweave_tensor::UnitDecl;
 use crossweave_zero::estimate::{Accounting, Accumulation, ActivationCase, Offload, Shape, Tier};
 use crossweave_zero::optim::StateName;
 use serde_json::Value;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A model as the formulas need it.
 pub struct Model {
@@ -114,7 +116,10 @@ pub fn subject(text: &str, ranks: Option<u64>, around: &Surroundings) -> Result<
     // Of a Hugging Face model, or a config of this program (a run's folder has one too, with every key).
     match serde_json::from_slice::<Value>(&bytes) {
         Ok(v) if v["model_type"].is_string() => of_folder(text, &file, &v),
-        _ => of_config(text, &file, ranks, around),
+        _ => {
+            let request = Request::new(file, around.clone(), Arc::new(Unwatched));
+            of_job(text, request.load()?, ranks, &request)
+        }
     }
 }
 
@@ -191,16 +196,19 @@ fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Subject> {
     Ok(Subject::of(of_spec(name, &spec, None)))
 }
 
-fn of_config(
+/// What the config of a request says of a job of `ranks` ranks, else of those of its mesh.
+///
+/// # Errors
+/// A config that is wrong, or whose files are.
+pub fn of_job(
     name: &str,
-    file: &Path,
+    config: Config,
     ranks: Option<u64>,
-    around: &Surroundings,
+    request: &Request,
 ) -> Result<Subject> {
-    let config = config_file::load(file, &[], &around.caches)?;
     let ranks = config.ranks(ranks);
-    let job = Opened::sizes(config, ranks, &around.caches)?;
-    let parts = parts::parts(&job, &around.plugins)?;
+    let job = request.sizes(config, ranks)?;
+    let parts = parts::parts(&job, &request.around.plugins)?;
     let Job {
         resolved,
         source,
@@ -244,11 +252,16 @@ fn of_config(
         backend: s.run.backend.clone(),
     };
     let teacher = source.teacher.as_ref();
+    let mut model = Model {
+        teacher: teacher.map_or(vec![], |t| units_of(&t.spec)),
+        ..of_spec(name, &source.spec, Some(seq))
+    };
+    if source.own.is_some() {
+        model.units = source.units().iter().map(params_of).collect();
+        model.params = model.units.iter().sum();
+    }
     Ok(Subject {
-        model: Model {
-            teacher: teacher.map_or(vec![], |t| units_of(&t.spec)),
-            ..of_spec(name, &source.spec, Some(seq))
-        },
+        model,
         wanted: Some(wanted),
         mesh: Some(resolved.mesh),
         parts,
@@ -284,8 +297,11 @@ fn accounting(r: &config::Resolved) -> Result<(Accounting, &'static str)> {
 }
 
 fn units_of(spec: &ModelSpec) -> Vec<u64> {
-    let of = |u: &crossweave_tensor::UnitDecl| u.params.iter().map(|p| p.shape.numel()).sum();
-    units(spec.model()).iter().map(of).collect()
+    units(spec.model()).iter().map(params_of).collect()
+}
+
+fn params_of(unit: &UnitDecl) -> u64 {
+    unit.params.iter().map(|p| p.shape.numel()).sum()
 }
 
 /// Parameters of each unit, counted from the declarations of the very model that would be trained.

@@ -7,22 +7,21 @@ mod collectives;
 mod lock;
 mod rows;
 
-use crate::backend::{self, BackendChoice, host, open_linked};
-use crate::job::open::Opened;
+use crate::backend::{self, host, open_linked};
 use crate::job::spec::compute_type;
-use crate::job::{Division, Job, Shares, spec};
-use crate::surroundings::{Plugins, Surroundings};
+use crate::job::{Job, spec};
+use crate::layout::divided;
+use crate::request::Request;
+use crate::surroundings::Plugins;
 use crate::train_error::{Result, TrainError};
-use crate::with_offload;
 pub use collectives::CollectiveRow;
 use crossweave_config::Config;
-use crossweave_engine::{dry_run, rehearsal};
+use crossweave_engine::rehearsal;
 use crossweave_hal::CheckerState;
 use crossweave_layers::{Census, Counts, wrap};
 pub use lock::{Difference, Lock};
 pub use rows::{Moves, OpRow, Totals};
 use serde::Serialize;
-use serde_json::Value;
 
 /// Keeps what a config sends off the device on it, since the ops of a step are counted where it trains; whether anything was away.
 fn onto_the_device(config: &mut Config) -> Result<bool> {
@@ -44,20 +43,12 @@ fn onto_the_device(config: &mut Config) -> Result<bool> {
     Ok(away)
 }
 
-/// What is explained.
-#[derive(Clone, Debug)]
-pub struct Explanation {
-    /// The config.
-    pub config: Config,
-    /// Its name, such as the path of its file.
-    pub name: String,
-    /// Ranks of the job. `None`: `mesh.dp`, else one.
-    pub ranks: Option<u32>,
-    /// The back end that computes.
-    pub backend: BackendChoice,
-    /// The device's peak in TFLOP/s and its bandwidth in GB/s, for what the back end gives no estimate of.
+/// What the device can do at most, for estimates of ops of which the back end gives none. `None`: as the device says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PeakRates {
+    /// Its peak in TFLOP/s.
     pub tflops: Option<f64>,
-    /// See `tflops`.
+    /// Its bandwidth in GB/s.
     pub gbps: Option<f64>,
 }
 
@@ -130,21 +121,18 @@ impl Explained {
     }
 }
 
-/// Finds the route of every op and collective of a step.
+/// Finds the route of every op and collective of a step of a job.
 ///
 /// # Errors
 /// A config that is wrong; a back end that cannot be used.
-pub fn explain(what: &Explanation, around: &Surroundings) -> Result<Explained> {
-    let plugins = &around.plugins;
-    let asked = &what.backend;
-    let mut config = what.config.clone();
-    if let Some(name) = &asked.name {
-        config.set("run.backend", &Value::from(name.as_str()).to_string())?;
-    }
+pub fn explain(request: &Request, peak: PeakRates) -> Result<Explained> {
+    let plugins = &request.around.plugins;
+    let (asked, name) = (&request.backend, request.config.display().to_string());
+    let mut config = request.load()?;
     let offloads = onto_the_device(&mut config)?;
-    let ranks = config.ranks(what.ranks.map(u64::from));
-    let job = Opened::sizes(config, ranks, &around.caches)?;
-    let counts = count(&job, ranks, &around.plugins)?;
+    let ranks = request.ranks_of(&config);
+    let job = request.sizes(config, ranks)?;
+    let counts = count(&job, ranks, plugins)?;
 
     let services = host(plugins, ranks as u32, Some(1), None);
     let plugin = backend::choose(
@@ -158,14 +146,14 @@ pub fn explain(what: &Explanation, around: &Surroundings) -> Result<Explained> {
     if may {
         backend::allow_host_ops(&device, &services, 0)?;
     }
-    let rates = rows::Rates::of(&device, what.tflops, what.gbps);
+    let rates = rows::Rates::of(&device, peak.tflops, peak.gbps);
     let ops = rows::ops(&device, &counts, &rates)?;
     let colls = collectives::rows(&plugin, &services, &counts, ranks as u32)?;
     // Where a back end has several kernels of its best tier, it may say which it took.
     let kernels = device.attr("kernels.chosen").ok();
     let found = Routes {
         schema: "crossweave.explain/1",
-        config: what.name.clone(),
+        config: name.clone(),
         plugin: BackEnd {
             name: plugin.name().to_string(),
             version: plugin.version().to_string(),
@@ -199,7 +187,7 @@ pub fn explain(what: &Explanation, around: &Surroundings) -> Result<Explained> {
         )
     });
     Ok(Explained {
-        routes: Lock::of((plugin.name(), &what.name), &ops, &found.collectives),
+        routes: Lock::of((plugin.name(), &name), &ops, &found.collectives),
         found,
         missing,
     })
@@ -212,10 +200,7 @@ fn count(job: &Job, ranks: u64, plugins: &Plugins) -> Result<Counts> {
     let mesh = &job.resolved.settings.mesh;
     let stages = mesh.pp.max(1);
     let first = job.place(0);
-    let units = job.units(&first)?;
-    let (compute, micro) = (compute_type(job.resolved.dtype), job.resolved.batch.micro);
-    let dry = dry_run(&bare.open(0)?, &units, compute, micro, job.seq_len)?;
-    let division = Division::new(job, (&dry.units, dry.shape), Shares::Even)?;
+    let (dry, division) = divided(&bare.open(0)?, job, &first)?;
     let mut all = Counts::default();
     for stage in 0..stages as u32 {
         let census = Census::default();
@@ -225,7 +210,7 @@ fn count(job: &Job, ranks: u64, plugins: &Plugins) -> Result<Counts> {
             .layered(|raw| Ok::<_, TrainError>(wrap(raw, &services, layer)))?;
         let null = plugin.open(0)?;
         let place = first.stage(stage);
-        let spec = with_offload(spec(job, &division, place), &job.resolved);
+        let spec = spec(job, &division, place);
         let mut engine = rehearsal(&null, job.units(&place)?, &spec, &dry)?;
         // The first step may differ: it gathers what later ones find gathered. The third shows what every later one does.
         let mut before = Counts::default();

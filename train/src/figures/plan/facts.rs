@@ -1,11 +1,11 @@
 //! What is known of a job beside its engines: model, device and batch.
 
 use crate::figures::devices::Chosen;
-use crate::figures::gradients;
+use crate::gradients;
 use crate::job::Job;
 use crossweave_engine::{RankSpec, Recompute};
 use crossweave_hal::DType;
-use crossweave_mesh::{Axis, Topology};
+use crossweave_mesh::Topology;
 use crossweave_nn::desc::Model;
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::Accumulation;
@@ -46,7 +46,7 @@ impl<'a> JobFacts<'a> {
         let optimizer = &job.resolved.settings.optimizer;
         JobFacts {
             mesh: rank.place.mesh(),
-            ranks: rank.place.length(Axis::Dp).into(),
+            ranks: rank.data_ranks().into(),
             stage: rank.zero.stage,
             compute: rank.compute,
             // Groups may freeze parameters or give them another optimizer: then no formula holds for all.

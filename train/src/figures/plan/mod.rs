@@ -8,16 +8,14 @@ mod verdict;
 
 use crate::backend::{host, open_linked};
 use crate::figures::devices;
-use crate::figures::gradients::{self, Reductions};
-use crate::job::open::Opened;
-use crate::job::spec::compute_type;
-use crate::job::{Division, Job, Shares, spec};
+use crate::gradients::{self, Reductions};
+use crate::job::{Division, Job, spec};
+use crate::layout::divided;
+use crate::request::Request;
 use crate::stages;
-use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
-use crate::with_offload;
 use crossweave_config::Config;
-use crossweave_engine::{Dry, Engine, RankSpec, dry_run, rehearsal};
+use crossweave_engine::{Dry, Engine, RankSpec, rehearsal};
 use crossweave_hal::{CheckerState, Plugin};
 use crossweave_mesh::{Axis, Place};
 use crossweave_plan::{Facts, Plan};
@@ -31,13 +29,9 @@ pub use remedies::Flags;
 use serde::Serialize;
 pub use verdict::{Advice, Verdict};
 
-/// What is planned.
-#[derive(Clone, Debug)]
+/// What is looked at of a step.
+#[derive(Clone, Debug, Default)]
 pub struct Planning {
-    /// The config.
-    pub config: Config,
-    /// Ranks of the job. `None`: `mesh.dp`, else one.
-    pub ranks: Option<u32>,
     /// The rank that is looked at; with pipeline stages, those of all stages that stand where it does in its own.
     pub rank: u32,
     /// The device that it is to fit, by name. `None`: the one that the config's back end has here.
@@ -116,47 +110,37 @@ pub struct RankFigures {
     pub facts: Facts,
 }
 
-/// The engine of a rank on the null device, which keeps off the device what the config says, or nothing but kept inputs.
-fn begin(plugin: &Plugin, job: &Job, dry: &Dry, rank: RankSpec, away: bool) -> Result<Engine> {
+/// The engine of a rank on the null device.
+fn begin(plugin: &Plugin, job: &Job, dry: &Dry, rank: &RankSpec) -> Result<Engine> {
     // A device of its own, so that the ledger counts what the engine takes and nothing of the dry run; and a board of its own, so
     // that no stage is missed by another.
     let null = plugin.with_checker(&CheckerState::default()).open(0)?;
-    let mut rank = with_offload(rank, &job.resolved);
-    if !away && let Some(offload) = &mut rank.offload {
+    let units = job.units(&rank.place)?;
+    Ok(rehearsal(&null, units, rank, dry)?)
+}
+
+/// The same rank with everything on its device but kept inputs.
+fn without_offload(mut rank: RankSpec) -> RankSpec {
+    if let Some(offload) = &mut rank.offload {
         (offload.optimizer, offload.params) = (None, false);
         rank.offload.take_if(|o| !o.activations);
     }
-    let units = job.units(&rank.place)?;
-    Ok(rehearsal(&null, units, &rank, dry)?)
-}
-
-/// The sizes of a job's units on the rank at a place, and how its ranks divide the work.
-fn divided(plugin: &Plugin, job: &Job, place: &Place) -> Result<(Dry, Division)> {
-    let units = job.units(place)?;
-    let (compute, micro) = (compute_type(job.resolved.dtype), job.resolved.batch.micro);
-    let dry = dry_run(&plugin.open(0)?, &units, compute, micro, job.seq_len)?;
-    let division = Division::new(job, (&dry.units, dry.shape), Shares::Even)?;
-    Ok((dry, division))
+    rank
 }
 
 /// Bytes that the fullest rank of a job needs on its device.
 ///
 /// # Errors
 /// A config that is wrong; a job that cannot be planned.
-fn needed(
-    config: Config,
-    ranks: u64,
-    device: &devices::Chosen,
-    around: &Surroundings,
-) -> Result<u64> {
-    let job = Opened::sizes(config, ranks, &around.caches)?;
-    let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
+fn needed(request: &Request, config: Config, ranks: u64, device: &devices::Chosen) -> Result<u64> {
+    let job = request.sizes(config, ranks)?;
+    let plugin = null(request, ranks)?;
     let own = job.place(0);
-    let (dry, division) = divided(&plugin, &job, &own)?;
+    let (dry, division) = divided(&plugin.open(0)?, &job, &own)?;
     let mut most = 0;
     for stage in 0..own.length(Axis::Pp) {
         let rank = spec(&job, &division, own.stage(stage));
-        let mut engine = begin(&plugin, &job, &dry, rank, true)?;
+        let mut engine = begin(&plugin, &job, &dry, &rank)?;
         let counted = crossweave_engine::predict(&mut engine)?;
         most = most.max(remedies::needed(&counted, device));
     }
@@ -167,13 +151,14 @@ fn needed(
 ///
 /// # Errors
 /// A config that is wrong; a rank that the job does not have.
-pub fn program(what: &Planning, around: &Surroundings) -> Result<String> {
-    let (ranks, _) = ranks_and_device(what, around)?;
-    let job = Opened::sizes(what.config.clone(), ranks, &around.caches)?;
-    let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
+pub fn program(request: &Request, what: &Planning) -> Result<String> {
+    let config = request.load()?;
+    let (ranks, _) = ranks_and_device(request, &config, what)?;
+    let job = request.sizes(config, ranks)?;
+    let plugin = null(request, ranks)?;
     let own = place(what, &job, ranks)?;
-    let (dry, division) = divided(&plugin, &job, &own)?;
-    let engine = begin(&plugin, &job, &dry, spec(&job, &division, own), true)?;
+    let (dry, division) = divided(&plugin.open(0)?, &job, &own)?;
+    let engine = begin(&plugin, &job, &dry, &spec(&job, &division, own))?;
     Ok(engine.program_text())
 }
 
@@ -190,26 +175,36 @@ fn place(what: &Planning, job: &Job, ranks: u64) -> Result<Place> {
 }
 
 /// The ranks that a config is planned for, and the device.
-fn ranks_and_device(what: &Planning, around: &Surroundings) -> Result<(u64, devices::Chosen)> {
-    let config = &what.config;
-    let ranks = config.ranks(what.ranks.map(u64::from));
-    let named = what.device.as_deref();
-    let device = devices::choose(named, &config.settings.run.backend, ranks, around)?;
+fn ranks_and_device(
+    request: &Request,
+    config: &Config,
+    what: &Planning,
+) -> Result<(u64, devices::Chosen)> {
+    let ranks = request.ranks_of(config);
+    let (named, backend) = (what.device.as_deref(), &config.settings.run.backend);
+    let device = devices::choose(named, backend, ranks, &request.around)?;
     Ok((ranks, device))
 }
 
-/// Plans a training step and rehearses it.
+/// The null device's back end, for a job of so many ranks.
+fn null(request: &Request, ranks: u64) -> Result<Plugin> {
+    let host = host(&request.around.plugins, ranks as u32, None, None);
+    open_linked("null", &host)
+}
+
+/// Plans a training step of a job and rehearses it.
 ///
 /// # Errors
-/// A config that is wrong; a plan that breaks a law.
-pub fn plan(what: &Planning, around: &Surroundings) -> Result<Planned> {
-    let (ranks, device) = ranks_and_device(what, around)?;
-    let job = Opened::sizes(what.config.clone(), ranks, &around.caches)?;
-    let plugin = open_linked("null", &host(&around.plugins, ranks as u32, None, None))?;
+/// A config that is wrong; a plan that breaks a law; a rank or a device that is not there.
+pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
+    let config = request.load()?;
+    let (ranks, device) = ranks_and_device(request, &config, what)?;
+    let job = request.sizes(config.clone(), ranks)?;
+    let plugin = null(request, ranks)?;
     let own = place(what, &job, ranks)?;
-    let (dry, division) = divided(&plugin, &job, &own)?;
-    let known = with_offload(spec(&job, &division, own), &job.resolved);
-    let known = JobFacts::of(&job, &known, &device);
+    let (dry, division) = divided(&plugin.open(0)?, &job, &own)?;
+    let spec = spec(&job, &division, own);
+    let known = JobFacts::of(&job, &spec, &device);
     let rehearsed = Rehearsed {
         plugin: &plugin,
         dry: &dry,
@@ -228,15 +223,10 @@ pub fn plan(what: &Planning, around: &Surroundings) -> Result<Planned> {
     }
     let fullest = pipeline::fullest(&all);
     let mut rank = all[fullest].clone();
-    let micro_batches = u64::from(spec(&job, &division, own).micro_batches);
+    let micro_batches = u64::from(spec.micro_batches);
     let advice = verdict::advice(&rank, &judged[fullest], || {
-        let needed_by = |config, ranks| needed(config, ranks, &device, around);
-        remedies::remedies(
-            (&what.config, ranks),
-            &known,
-            rank.verdict.needed,
-            needed_by,
-        )
+        let needed_by = |config, ranks| needed(request, config, ranks, &device);
+        remedies::remedies((&config, ranks), &known, rank.verdict.needed, needed_by)
     });
     let pipeline = division.stages.as_ref().map(|cut| {
         (rank.job.ranks, rank.job.params) = (ranks, dry.params);
@@ -272,22 +262,21 @@ impl Rehearsed<'_> {
         place: Place,
     ) -> Result<(RankFigures, verdict::Rank<'a>)> {
         let (job, settings) = (self.job, &self.job.resolved.settings);
-        let begin = |rank: RankSpec, away| begin(self.plugin, job, self.dry, rank, away);
+        let begin = |rank: &RankSpec| begin(self.plugin, job, self.dry, rank);
         let spec = spec(job, self.division, place);
-        let mut engine = begin(spec.clone(), true)?;
+        let mut engine = begin(&spec)?;
         let peak = crossweave_plan::check(engine.plan(), engine.facts())
             .map_err(crossweave_engine::Error::from)?;
         let counted = crossweave_engine::predict(&mut engine)?;
-        let away = with_offload(spec.clone(), &job.resolved);
-        let gradients = gradients::of_plan(&away, &counted, |other| -> Result<_> {
-            Ok(crossweave_engine::predict(&mut begin(other, true)?)?)
+        let gradients = gradients::of_plan(&spec, &counted, |other| -> Result<_> {
+            Ok(crossweave_engine::predict(&mut begin(&other)?)?)
         })?;
         let offload = rank::offload(settings, &counted);
         // So much would a rank need if its states stayed on the device.
         let alone = match offload {
             None => counted.steady.total.peak,
             Some(_) => {
-                let mut here = begin(spec.clone(), false)?;
+                let mut here = begin(&without_offload(spec.clone()))?;
                 crossweave_engine::predict(&mut here)?.steady.total.peak
             }
         };

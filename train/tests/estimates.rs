@@ -1,0 +1,174 @@
+//! `estimate` and `plan` of the same job on a mesh: what a rank has, and what it sends over each axis by which link, against formulas
+//! worked out by hand and against each other.
+
+use crate::support::Scratch;
+use serde_json::{Value, json};
+
+/// One job: axes, ZeRO stage, micro-batches, layers recomputed.
+struct Case {
+    tp: u64,
+    pp: u64,
+    dp: u64,
+    stage: u64,
+    g: u64,
+    full: bool,
+}
+
+const H: u64 = 768;
+const LAYERS: u64 = 12;
+const VOCAB: u64 = 50_304;
+const SEQ: u64 = 1024;
+const BATCH: u64 = 2;
+
+const fn case(tp: u64, pp: u64, dp: u64, stage: u64, g: u64, full: bool) -> Case {
+    Case {
+        tp,
+        pp,
+        dp,
+        stage,
+        g,
+        full,
+    }
+}
+
+const CONFIG: &str = r#"{"model": {"family": "gpt2", "vocab_size": 50304, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
+    "data": {"train": "corpus/*.txt"}, "run": {"steps": 10}, "bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": 2}"#;
+
+const CASES: [Case; 14] = [
+    case(1, 1, 8, 0, 1, false),
+    case(1, 1, 16, 3, 2, false),
+    case(2, 1, 1, 0, 1, false),
+    case(2, 1, 4, 1, 2, false),
+    case(2, 1, 8, 2, 2, false),
+    case(4, 1, 8, 3, 2, false),
+    case(4, 1, 2, 3, 1, true),
+    case(6, 1, 2, 1, 3, true),
+    case(12, 1, 1, 0, 1, false),
+    case(1, 2, 4, 1, 4, false),
+    case(1, 4, 2, 0, 4, true),
+    case(2, 2, 2, 1, 4, false),
+    case(4, 2, 4, 0, 2, false),
+    case(2, 7, 1, 0, 7, true),
+];
+
+fn near(got: f64, want: f64, within: f64, what: &str) {
+    assert!(
+        (got - want).abs() <= within * want.abs() + 8.0,
+        "{what}: {got}, worked out {want}"
+    );
+}
+
+#[test]
+fn axes_move_what_the_formulas_say_over_the_link_that_they_are_on() {
+    let s = Scratch::new();
+    s.write("config.json", CONFIG);
+    for c in &CASES {
+        let Case {
+            tp,
+            pp,
+            dp,
+            stage,
+            g,
+            full,
+        } = *c;
+        let what = format!("tp {tp} pp {pp} dp {dp} stage {stage} g {g} full {full}");
+        let ranks = tp * pp * dp;
+        let recompute = if full { "full" } else { "none" };
+        let sets = [
+            ("mesh", "tp", json!(tp)),
+            ("mesh", "pp", json!(pp)),
+            ("zero_optimization", "stage", json!(stage)),
+            ("", "gradient_accumulation_steps", json!(g)),
+            ("model", "recompute", json!(recompute)),
+        ];
+        // An estimate is of a file, and a plan of the same.
+        let mut config: Value = serde_json::from_str(CONFIG).expect("JSON");
+        for (section, key, value) in sets {
+            match section {
+                "" => config[key] = value,
+                section => config[section][key] = value,
+            }
+        }
+        s.write("job.json", config.to_string());
+        let e = s.estimate("job.json", Some(ranks), Some("h100"));
+        let p = s.job("job.json").ranks(ranks).plan_on("h100");
+        let row = |v: &Value, axis: &str| -> Option<Value> {
+            let rows = v["traffic"].as_array()?.iter();
+            rows.into_iter().find(|r| r["axis"] == axis).cloned()
+        };
+        let bytes = |v: &Value, axis: &str| {
+            row(v, axis).map_or(0.0, |r| r["bytes"].as_f64().expect("bytes"))
+        };
+        // What stage 0 has of the model: blocks, norms whole and matrices cut, rows of the vocabulary, positions.
+        let block = |t: u64| 12 * H * H / t + (3 * H + 4 * H) / t + 2 * H + 4 * H;
+        let layers_here = e["mesh"]["layers_on_a_rank"].as_u64().unwrap_or(LAYERS);
+        if pp == 1 {
+            let here = LAYERS * block(tp) + VOCAB.div_ceil(tp) * H + SEQ * H + 2 * H;
+            let found = e["mesh"]["params_on_a_rank"]
+                .as_u64()
+                .unwrap_or(e["model"]["params"].as_u64().expect("n"));
+            near(found as f64, here as f64, 1e-3, &what);
+            let n = dp as f64;
+            let (part, p4, p2) = ((n - 1.0) / n, 4.0 * found as f64, 2.0 * found as f64);
+            let (gf, reduced) = (g as f64, if stage >= 2 { g as f64 } else { 1.0 });
+            let want = match stage {
+                0 => 2.0 * p4 * part,
+                3 => (reduced * p4 + 2.0 * gf * p2) * part,
+                _ => (reduced * p4 + p2) * part,
+            };
+            if tp > 1 {
+                near(
+                    bytes(&e, "dp"),
+                    if dp > 1 { want } else { 0.0 },
+                    1e-9,
+                    &what,
+                );
+            }
+            near(
+                bytes(&p, "dp"),
+                if dp > 1 { want } else { 0.0 },
+                2e-2,
+                &what,
+            );
+        }
+        let flow = (BATCH * SEQ * H * 2) as f64;
+        if tp > 1 {
+            let ring = 2.0 * (tp - 1) as f64 / tp as f64;
+            let sums = if full { 6 } else { 4 };
+            let (first, last) = match pp {
+                1 => (1, 1),
+                // The stage that the pages show is the fullest; in these cases the first.
+                _ => (1, 0),
+            };
+            let loss = f64::from(last) * (BATCH * SEQ * (tp + 1) * 2) as f64;
+            let each = (sums * layers_here + 1 + u64::from(last > 0) * first) as f64 * flow + loss;
+            near(bytes(&e, "tp"), g as f64 * ring * each, 1e-9, &what);
+        }
+        // A plan shows the same, where it takes the same stage for the fullest.
+        if pp == 1 || p["pipeline"]["fullest_stage"] == 0 {
+            near(bytes(&e, "tp"), bytes(&p, "tp"), 2e-2, &what);
+            near(bytes(&e, "pp"), bytes(&p, "pp"), 2e-2, &what);
+        }
+        if pp > 1 {
+            assert_eq!(bytes(&e, "pp"), g as f64 * flow, "{what}");
+        }
+        // A node has 8 ranks, tp fastest: an axis lies in it where it reaches no further.
+        for (axis, reach) in [("tp", tp), ("dp", tp * dp), ("pp", tp * dp * pp)] {
+            if let Some(r) = row(&e, axis) {
+                let link = if reach <= 8 {
+                    "within a node"
+                } else {
+                    "between nodes"
+                };
+                assert_eq!(r["link"], link, "{what}: {axis}");
+                let rate = if reach <= 8 { 450e9 } else { 50e9 };
+                near(
+                    r["seconds"].as_f64().expect("s") * rate,
+                    bytes(&e, axis),
+                    1e-9,
+                    &what,
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Probes of every committed checkpoint, and twenty AdamW steps on given batches, against PyTorch in float64.
+
+use crate::support::Scratch;
+use crate::support::oracles::{Tensors, cases, error, error_beside, read, top};
+use crate::support::{losses, open_json};
+use crossweave_hal::DType;
+use safetensors::Dtype;
+
+/// Largest difference relative to the largest value of the tensor.
+const TOLERANCE: f64 = 1e-4;
+
+#[test]
+fn probe_gives_pytorchs_logits_loss_and_gradients() {
+    let s = Scratch::new();
+    for case in cases() {
+        let name = case.file_name().unwrap().to_string_lossy().into_owned();
+        let out = format!("{name}.safetensors");
+        let (model, inputs) = (case.join("model"), case.join("inputs.safetensors"));
+        s.probe(&model, &inputs, DType::F32, &out).unwrap();
+        let (ours, theirs) = (
+            read(&s.path(&out)),
+            read(&case.join("expected.safetensors")),
+        );
+        let names = |t: &Tensors| t.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&ours), names(&theirs), "{name}");
+        let largest = theirs.iter().filter(|(k, _)| k.starts_with("grad."));
+        let largest = largest.fold(0.0f64, |m, (_, (.., g))| m.max(top(g)));
+        for (key, (_, shape, values)) in &theirs {
+            let (dtype, our_shape, our_values) = &ours[key];
+            assert_eq!((*dtype, our_shape), (Dtype::F32, shape), "{name} {key}");
+            // GPT-2's key bias has a true gradient of zero among others that are not: the tensor's largest value is the measure.
+            // The bias of keys that are not rotated has none at all, which float64 gives as 1e-18.
+            let e = error_beside(our_values, values, 1e-3 * largest);
+            assert!(e <= TOLERANCE, "{name} {key}: {e:e}");
+        }
+    }
+}
+
+#[test]
+fn probe_in_bf16_stays_near() {
+    let s = Scratch::new();
+    let case = &cases()[0];
+    let (model, inputs) = (case.join("model"), case.join("inputs.safetensors"));
+    s.probe(&model, &inputs, DType::Bf16, "o.safetensors")
+        .unwrap();
+    let (ours, theirs) = (
+        read(&s.path("o.safetensors")),
+        read(&case.join("expected.safetensors")),
+    );
+    let e = error(&ours["loss"].2, &theirs["loss"].2);
+    assert!(e > 0.0 && e < 0.02, "{e:e}");
+}
+
+#[test]
+fn train_follows_pytorchs_adamw_for_twenty_steps() {
+    let s = Scratch::new();
+    for case in cases() {
+        let name = case.file_name().unwrap().to_string_lossy().into_owned();
+        let meta = open_json(&case.join("meta.json"));
+        let t = &meta["train"];
+        let decay_on = match t["weight_decay_on"].as_str().unwrap() {
+            "all" => "all",
+            _ => "matrices",
+        };
+        let mut model = serde_json::json!({"hf": case.join("model")});
+        if ["gpt2", "bert", "t5", "mt5", "roberta", "xlm-roberta"]
+            .iter()
+            .any(|f| name.starts_with(f))
+        {
+            // The references were trained without the dropout that these have.
+            for key in ["embd_pdrop", "resid_pdrop", "attn_pdrop"] {
+                model[key] = 0.0.into();
+            }
+        }
+        let config = serde_json::json!({
+            "model": model,
+            "data": {"tokens": case.join("train.safetensors"), "key": "input_ids"},
+            "optimizer": {"type": "AdamW", "params": {"lr": t["lr"], "betas": t["betas"], "eps": t["eps"],
+                "weight_decay": t["weight_decay"], "decay_on": decay_on}},
+            "run": {"generate": {"tokens": 0}},
+        });
+        let ranks = if name.ends_with('d') { 2 } else { 1 };
+        s.job_of(config).ranks(ranks).run(&name);
+        let run = s.path(&name);
+        let theirs = read(&case.join("train.safetensors"));
+        let e = error(&losses(&run), &theirs["losses"].2);
+        assert!(e <= TOLERANCE, "{name}: losses {e:e}");
+        let model = read(&run.join("model/model.safetensors"));
+        for (key, (_, _, norm)) in theirs.iter().filter(|(k, _)| k.starts_with("norm.")) {
+            let name_in_file = &key["norm.".len()..];
+            let found = model.iter().find(|(k, _)| {
+                k.as_str() == name_in_file
+                    || k.replace("vision_tower.vision_model.", "vision_tower.") == name_in_file
+                    || k.strip_prefix("transformer.").or(k.strip_prefix("model."))
+                        == Some(name_in_file)
+                    || name_in_file.strip_prefix("language_model.") == Some(k.as_str())
+            });
+            let (_, (_, _, values)) = found.unwrap_or_else(|| panic!("{name}: no {name_in_file}"));
+            let ours = values.iter().map(|v| v * v).sum::<f64>().sqrt();
+            let e = (ours - norm[0]).abs() / norm[0];
+            assert!(e <= TOLERANCE, "{name} {key}: {e:e}");
+        }
+    }
+}
