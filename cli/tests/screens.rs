@@ -1,5 +1,6 @@
 //! What `train` and `config check` print of features that `train/tests` hold to their values: a sentence of the screen for each.
 
+use crate::common::mpi::plugin;
 use crate::common::{Scratch, cpu_plugin, losses};
 use serde_json::Value;
 
@@ -123,4 +124,12 @@ fn the_verbs_of_checkpoints_do_what_the_library_does() {
         (found.status.code(), &report["ok"]),
         (Some(1), &false.into())
     );
+}
+
+#[test]
+fn a_plugin_that_computes_nothing_is_refused_with_its_ranks() {
+    plugin();
+    let s = Scratch::new();
+    let args = ["train", "config.json", "--ranks", "cpu:1,mpi:1"];
+    s.refused(&args, &["ranks 1 (mpi)", "the plugin provides no ops"], &["runs"]);
 }

@@ -121,8 +121,6 @@ fn back_ends_that_cannot_take_part_are_refused_with_their_ranks() {
     for (ranks, part) in [
         ("cpu:1,nosuch:3", "ranks 1 to 3 (nosuch)"),
         ("cpu:1,nosuch:3", "no back end named"),
-        ("cpu:1,mpi:1", "ranks 1"),
-        ("cpu:1,mpi:1", "mpi"),
     ] {
         job(ranks).refused(&[part]);
     }

@@ -123,7 +123,7 @@ pub const METHODS: &[Entry] = &[
     Entry { place: "mesh/collectives/src/group.rs: Collectives", ceiling: 58, why: "one method for each collective and form, as Communicator has them" },
     Entry { place: "plan/src/laws.rs: State", ceiling: 43, why: "one method for each kind of step" },
     Entry { place: "tensor/src/cx.rs: Cx", ceiling: 46, why: "one method for each op that a block may record" },
-    Entry { place: "train/src/trainer.rs: Trainer", ceiling: 32, why: "one method for each thing that a program describes, asks of a run, or asks for" },
+    Entry { place: "train/src/trainer.rs: Trainer", ceiling: 36, why: "one method for each thing that a program describes, asks of a run, or asks for" },
 ];
 
 /// Fields of large structs that a part of the crate sees.
