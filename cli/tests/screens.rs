@@ -131,5 +131,9 @@ fn a_plugin_that_computes_nothing_is_refused_with_its_ranks() {
     plugin();
     let s = Scratch::new();
     let args = ["train", "config.json", "--ranks", "cpu:1,mpi:1"];
-    s.refused(&args, &["ranks 1 (mpi)", "the plugin provides no ops"], &["runs"]);
+    s.refused(
+        &args,
+        &["ranks 1 (mpi)", "the plugin provides no ops"],
+        &["runs"],
+    );
 }

@@ -1,5 +1,7 @@
 //! Continuing a run: which checkpoint, and whether it is the same run.
 
+use crate::job::Job;
+use crate::job::open::Reads;
 use crate::metrics;
 use crate::model::Source;
 use crate::request::{Continued, Request};
@@ -49,24 +51,17 @@ pub fn check_holds_run(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where a run of this config begins whose folder is `out`: from the newest checkpoint of the run that it continues, if any.
+/// Where a run of this job begins whose folder is `out`: at the newest checkpoint of the run that it continues, if any.
 ///
 /// # Errors
 /// As [`find`].
-pub fn begin(
-    request: &Request,
-    out: &Path,
-    now: &Resolved,
-    corpus: &Corpus,
-    source: &Source,
-    steps: u64,
-) -> Result<Resume> {
+pub fn begin(request: &Request, out: &Path, job: &Job, reads: &Reads) -> Result<Resume> {
     let dir = match &request.resume {
         Some(Continued::Run(dir)) => dir,
         Some(Continued::Own) if out.is_dir() && !list(out)?.is_empty() => out,
         _ => return Ok(Resume::fresh()),
     };
-    find(dir, now, corpus, source, steps)
+    find(dir, &job.resolved, &reads.corpus, &job.source, reads.steps)
 }
 
 /// The most checkpoints of which an error says what is wrong with each.

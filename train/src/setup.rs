@@ -110,14 +110,7 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
     } = ready;
     let resolved = &job.resolved;
     let compute = compute_type(resolved.dtype);
-    let resume = resume::begin(
-        args,
-        &folder.path,
-        resolved,
-        &reads.corpus,
-        &job.source,
-        reads.steps,
-    )?;
+    let resume = resume::begin(args, &folder.path, &job, &reads)?;
     let order = order(resolved);
     // Of several processes they are known when those have agreed.
     let islands = match processes {

@@ -129,15 +129,7 @@ pub fn check(request: &Request) -> Result<Checked> {
     found.end()?;
     if let Some(r) = &ready {
         let out = requested(request, &asked).unwrap_or_default();
-        let (reads, source) = (&r.reads, &r.job.source);
-        resume::begin(
-            request,
-            &out,
-            &r.job.resolved,
-            &reads.corpus,
-            source,
-            reads.steps,
-        )?;
+        resume::begin(request, &out, &r.job, &r.reads)?;
     }
     let mut remarks = text.remarks.into_inner();
     for r in ready.iter().flat_map(|r| &r.remarks) {
