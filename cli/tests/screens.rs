@@ -99,14 +99,14 @@ fn the_verbs_of_checkpoints_do_what_the_library_does() {
     let checkpoint = |args: &[&str]| s.ok(&[&["checkpoint"], args].concat());
     let begun = ["train", "config.json", "--ranks", "2", "--steps", "3"];
     s.ok(&[&begun[..], &["--out", "begun"]].concat());
-    let cut = ["reshard", "begun", "cut", "--ranks", "3", "--stage", "3"];
+    let cut = ["reshard", "begun", "cut", "--ranks", "4", "--stage", "3"];
     let said = checkpoint(&[&cut[..], &["--json"]].concat());
     let said: Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!(
         (&said["step"], &said["from"]["ranks"], &said["to"]["ranks"]),
-        (&3.into(), &2.into(), &3.into())
+        (&3.into(), &2.into(), &4.into())
     );
-    s.ok(&["train", "config.json", "--ranks", "3", "--resume", "cut"]);
+    s.ok(&["train", "config.json", "--ranks", "4", "--resume", "cut"]);
     checkpoint(&["export", "begun", "--out", "half", "--dtype", "bf16"]);
     shows(&checkpoint(&["inspect", "half"]), &["BF16"]);
     let merge = ["checkpoint", "export", "begun", "--out", "x", "--merge"];
