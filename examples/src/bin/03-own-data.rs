@@ -9,13 +9,13 @@ use serde_json::json;
 use std::error::Error;
 
 /// Ids: the digits, and two signs.
-const PLUS: u32 = 10;
+const OR: u32 = 10;
 const IS: u32 = 11;
 
-/// The hundred sums of two digits, of which the last digit is kept: `7 + 8 = 5`.
-struct Sums;
+/// The larger of two digits, for all hundred pairs: `7 or 8 = 8`.
+struct Larger;
 
-impl DataSource for Sums {
+impl DataSource for Larger {
     /// Predictions of a row; its ids are one more.
     fn seq_len(&self) -> usize {
         4
@@ -29,7 +29,7 @@ impl DataSource for Sums {
     fn row(&self, number: u64) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
         let n = (number * 37 % 100) as u32;
         let (a, b) = (n / 10, n % 10);
-        Ok(vec![a, PLUS, b, IS, (a + b) % 10])
+        Ok(vec![a, OR, b, IS, a.max(b)])
     }
 }
 
@@ -44,21 +44,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     let trainer = Trainer::from_config(config)
         .ranks(Team::Threads(2))
-        .data(Sums);
+        .data(Larger);
     let summary = trainer.run()?.ok_or("this process has rank 0")?;
     println!("{} steps, loss {:?}", summary.steps, summary.last);
 
-    // The folder of the run has a model, which is opened without a config: the logits of the last position say what it takes a sum to be.
-    let sums = (0..100).map(|n| Sums.row(n)).collect::<Result<Vec<_>, _>>();
-    let sums = sums.map_err(|e| e.to_string())?;
-    let asked: Vec<Vec<u32>> = sums.iter().map(|row| row[..4].to_vec()).collect();
+    // The folder of the run has a model, which is opened without a config: the logits of the last position say which digit it takes for the larger.
+    let rows = (0..100)
+        .map(|n| Larger.row(n))
+        .collect::<Result<Vec<_>, _>>();
+    let rows = rows.map_err(|e| e.to_string())?;
+    let asked: Vec<Vec<u32>> = rows.iter().map(|row| row[..4].to_vec()).collect();
     let logits = Model::open(&out)?.probe(&asked)?;
     let [_, positions, vocab] = logits.shape;
-    let right = sums.iter().enumerate().filter(|(row, sum)| {
+    let right = rows.iter().enumerate().filter(|(row, ids)| {
         let last = (row * positions + positions - 1) * vocab;
         let of = &logits.values[last..last + vocab];
         let likeliest = (0..vocab).max_by(|a, b| of[*a].total_cmp(&of[*b]));
-        likeliest == Some(sum[4] as usize)
+        likeliest == Some(ids[4] as usize)
     });
     println!("right: {} of 100", right.count());
     Ok(())
