@@ -124,13 +124,13 @@ fn back_ends_that_cannot_take_part_are_refused_with_their_ranks() {
     ] {
         job(ranks).refused(&[part]);
     }
-    for (file, place, count) in [
-        ("broken.so", "rank 3", ""),
-        ("missing.so", "ranks 3 to 4", ":2"),
+    for (cpu, file, place, count) in [
+        (3, "broken.so", "rank 3", ""),
+        (2, "missing.so", "ranks 2 to 3", ":2"),
     ] {
         let file = s.path(file).display().to_string();
         let named = format!("{place} ({file})");
-        job(&format!("cpu:3,{file}{count}")).refused(&[&named]);
+        job(&format!("cpu:{cpu},{file}{count}")).refused(&[&named]);
     }
     let mut twice = job("cpu:1,cpu:1");
     twice.backend.name = Some("cpu".into());
