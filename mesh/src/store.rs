@@ -478,7 +478,7 @@ impl JobStore {
         Ok(JobStore(shared))
     }
 
-    /// Watches from now on over the processes of other hosts ([`pulse`]): who gives no sign of life for `limit` has failed. `hosts` has the
+    /// Watches from now on over the processes of other hosts (`mesh/src/pulse.rs`): who gives no sign of life for `limit` has failed. `hosts` has the
     /// identity and the name of the host of each process; all processes call this with the same.
     pub fn heartbeat(&self, limit: Duration, hosts: &[(String, String)]) {
         let own = self.0.rank as usize;
