@@ -60,7 +60,7 @@ case ${1:-} in
   cut) ip -n $prefix$2 link set eth0 down ;;
   mend) ip -n $prefix$2 link set eth0 up ;;
   power)
-    touch "$state/$2.off"
+    : >"$state/$2.off"
     ip -n $prefix$2 link set eth0 down
     for p in $(ip netns pids $prefix$2); do kill -9 "$p" 2>/dev/null || true; done ;;
   down)
