@@ -20,7 +20,7 @@ impl From<&BackendArgs> for BackendChoice {
     }
 }
 
-/// What is asked of the config in a file, before flags are laid over it.
+/// Returns a request for the config in a file, before flags are laid over it.
 pub fn of(config: &Path, around: &Surroundings) -> Request {
     Request::new(config.into(), around.clone(), Arc::new(Screen::default()))
 }

@@ -57,7 +57,7 @@ fn is_config(what: &str) -> bool {
     Path::new(what).is_file() || what.ends_with(".json") || what.contains(['/', '\\'])
 }
 
-/// What a config amounts to, and what is remarkable about its data.
+/// Returns the page of a checked config: its summary, and the remarks on its data.
 fn page(found: &Checked) -> String {
     let remarks = found.remarks.iter().map(|r| format!("{r}\n"));
     found.config.summary(&found.resolved) + &remarks.collect::<String>()

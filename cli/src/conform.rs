@@ -82,7 +82,7 @@ pub fn run(a: &ConformArgs, around: &Surroundings) -> Result<()> {
         CliError::refused(why, fix)
     };
     if let Some(card) = &card {
-        card.accepts(&o.asked()).map_err(refused)?;
+        card.accepts(&o.request()).map_err(refused)?;
         if card.rest().is_empty() {
             say!("the card has met every case; nothing is run");
             return Ok(());

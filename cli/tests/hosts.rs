@@ -555,7 +555,7 @@ fn a_lost_host_is_named_without_a_timeout() {
             return;
         };
         let s = Scratch::new();
-        // A cut of a third of the limit, as TCP may need as long again to repeat what it lost.
+        // The cut that mends is far shorter than the limit, since TCP may need as long again to repeat what it lost.
         let limit = if scene == "mend" { 30 } else { 2 };
         let file = std::fs::File::create(s.path("said")).expect("a file");
         let sets = sets(&[

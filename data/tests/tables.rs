@@ -23,7 +23,7 @@ fn of<'a>(rows: &[&'a Value], name: &str) -> Vec<&'a Value> {
     rows.iter().map(|r| r.get(name).unwrap_or(NULL)).collect()
 }
 
-/// What stands in the lists of these values, in order.
+/// Returns the members of all these lists, in order.
 fn members<'a>(lists: &[&'a Value]) -> Vec<&'a Value> {
     lists
         .iter()
@@ -82,7 +82,7 @@ fn column(values: &[&Value]) -> ArrayRef {
     }
 }
 
-/// What a column of Parquet holds.
+/// The type of a column of Parquet.
 enum Kind {
     Text,
     Whole,

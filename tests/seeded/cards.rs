@@ -519,7 +519,7 @@ fn a_scorecard_that_is_wrong_is_refused_by_file_and_line() {
     let card = cells::read("cpu.cells", &older).expect("a card");
     assert_eq!(card.behind[0].line, 3, "{:?}", card.behind);
     let why = card
-        .accepts(&card.report.asked())
+        .accepts(&card.report.request())
         .expect_err("of an older ABI");
     assert!(why.contains("made for ABI 1.4294967295"), "{why}");
 }

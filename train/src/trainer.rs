@@ -230,7 +230,7 @@ impl Trainer {
     }
 
     /// Continues the run in the output folder from its newest checkpoint, or begins one there: the same program, started again, goes on.
-    pub fn resume_own(mut self) -> Trainer {
+    pub fn resume_auto(mut self) -> Trainer {
         self.request.resume = Some(Continued::Own);
         self
     }

@@ -57,7 +57,7 @@ pub struct TrainArgs {
     pub verbose: bool,
 }
 
-/// What `--resume` names: a folder, or `auto` (a folder of that name is ./auto).
+/// Reads the value of `--resume`: a folder, or `auto` (a folder of that name is ./auto).
 fn continued(text: &str) -> Result<Continued, std::convert::Infallible> {
     Ok(match text {
         "auto" => Continued::Own,

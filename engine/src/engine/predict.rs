@@ -80,7 +80,7 @@ impl Bootstrap for Nobody {
 /// A rank that is prepared as for training and set up on a device that computes nothing: it meets nobody and writes no file.
 ///
 /// # Errors
-/// As [`prepare`] and [`Engine::new`].
+/// The plan breaks a law ([`prepare`]), or the device refuses a buffer or an op ([`Engine::new`]).
 pub fn rehearsal(null: &Device, units: Units, spec: &RankSpec, dry: &Dry) -> Result<Engine> {
     let lowered = prepare(null, spec, &units, dry)?;
     Engine::new(

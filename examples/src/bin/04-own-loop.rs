@@ -11,7 +11,7 @@ use std::path::Path;
 /// Steps over which losses are averaged.
 const WINDOW: usize = 10;
 
-/// Whether the mean loss of the last steps is no longer a tenth below that of as many steps before.
+/// Returns true once the mean loss of the last `WINDOW` steps is no longer a tenth below that of the `WINDOW` before.
 fn flat(losses: &[f64]) -> bool {
     let mut windows = losses.rchunks_exact(WINDOW);
     let mut mean = || Some(windows.next()?.iter().sum::<f64>());

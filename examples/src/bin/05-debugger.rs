@@ -36,7 +36,7 @@ struct Stopping {
     step: u64,
 }
 
-/// Where a debugger stops.
+/// A function of its own, so that a breakpoint on it stops a rank before a step.
 #[inline(never)]
 fn stop_here(rank: &str, step: u64) {
     println!("{rank} is before step {step}");

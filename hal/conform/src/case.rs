@@ -351,7 +351,12 @@ pub fn registry(ranks: &[u32], effort: Effort) -> Vec<Case> {
 }
 
 /// The cases of a run up to a level, in the order they run, of which a plugin that only carries messages is asked none about ops.
-pub fn asked(ranks: &[u32], effort: Effort, level: Level, profile: Option<Profile>) -> Vec<Case> {
+pub fn selected(
+    ranks: &[u32],
+    effort: Effort,
+    level: Level,
+    profile: Option<Profile>,
+) -> Vec<Case> {
     let ops = profile != Some(Profile::CollectiveOnly);
     let mut all = registry(ranks, effort);
     all.retain(|c| Level::of(c.group()) <= level && (ops || c.group() != Group::Op));

@@ -23,7 +23,7 @@
 //! for what neither holds nor is refused. `claimed` follows from the result, and is said where it does not (`fail-unclaimed`).
 
 use crate::KIT;
-use crate::case::{Case, Level, Profile, asked};
+use crate::case::{Case, Level, Profile, selected};
 use crate::child::Hello;
 use crate::report::{Asked, Cell, Env, Report, Status, levels};
 use crossweave_abi::ABI_MINOR;
@@ -87,7 +87,7 @@ impl Card {
             asked.config.retain(|k, _| !k.ends_with(".cache_dir"));
             asked
         };
-        let (before, now) = (named(&self.report.asked()), named(run));
+        let (before, now) = (named(&self.report.request()), named(run));
         if before == now {
             return Ok(());
         }
@@ -103,7 +103,7 @@ impl Card {
     /// # Errors
     /// A run of another plugin or that was asked for something else, in words.
     pub fn with(self, mut later: Report) -> Result<Report, String> {
-        self.accepts(&later.asked())?;
+        self.accepts(&later.request())?;
         let (before, now) = (&self.report.plugin, &later.plugin);
         if (&before.name, before.minor) != (&now.name, now.minor) {
             return Err(format!(
@@ -115,7 +115,7 @@ impl Card {
         let mut cells = later.cells.clone();
         let kept = |c: &Cell| !met.contains(&c.id);
         cells.extend(self.report.cells.into_iter().filter(kept));
-        let order = cases(&later.asked()).unwrap_or_default();
+        let order = cases(&later.request()).unwrap_or_default();
         let place: HashMap<&str, usize> = order.iter().map(|c| c.id.as_str()).zip(0..).collect();
         cells.sort_by_key(|c| place.get(c.id.as_str()).copied());
         later.levels = levels(&cells, true);
@@ -138,7 +138,7 @@ fn cases(asked_for: &Asked) -> Result<Vec<Case>, String> {
             Some(Profile::by_name(name).ok_or_else(|| format!("there is no profile {name:?}"))?)
         }
     };
-    let mut all = asked(&asked_for.ranks, asked_for.effort, level, profile);
+    let mut all = selected(&asked_for.ranks, asked_for.effort, level, profile);
     // Measurements are no claims.
     all.retain(|c| Level::of(c.group()) != Level::Perf);
     Ok(all)
@@ -283,7 +283,7 @@ fn one_line<T: Serialize>(value: &T) -> String {
 /// # Errors
 /// A report of no level or profile of this kit, in words.
 pub fn write(report: &Report) -> Result<String, String> {
-    let cases = cases(&report.asked())?;
+    let cases = cases(&report.request())?;
     let met: HashMap<&str, &Cell> = report.cells.iter().map(|c| (c.id.as_str(), c)).collect();
     let ending = |c: &&Case| match met.get(c.id.as_str()) {
         Some(cell) => Ending::of(cell),
@@ -315,7 +315,7 @@ pub fn write(report: &Report) -> Result<String, String> {
         cases.len(),
         one_line(&report.plugin),
         one_line(&report.env),
-        one_line(&report.asked()),
+        one_line(&report.request()),
     ))
 }
 

@@ -223,7 +223,7 @@ impl Report {
             idle,
             replay: again,
             seconds: took.as_secs_f64(),
-            ..Report::kept(KIT, hello, env, o.asked(), cells)
+            ..Report::kept(KIT, hello, env, o.request(), cells)
         }
     }
 
@@ -258,7 +258,7 @@ impl Report {
     }
 
     /// What the run was asked for.
-    pub fn asked(&self) -> Asked {
+    pub fn request(&self) -> Asked {
         Asked {
             profile: self.profile.clone(),
             level: self.level.clone(),

@@ -2,7 +2,7 @@
 //! expectations and the profile.
 
 use crate::case::{
-    Case, Effort, Group, Level, Outcome, Profile, Verdict, asked, matches, registry,
+    Case, Effort, Group, Level, Outcome, Profile, Verdict, matches, registry, selected,
 };
 use crate::child::{Hello, Job, Line, Target};
 use crate::expect::Expect;
@@ -128,7 +128,7 @@ impl Options {
         }
         // What is named is run, whatever the level.
         if self.only.is_empty() {
-            return Ok(asked(&self.ranks, self.effort, self.level, self.profile));
+            return Ok(selected(&self.ranks, self.effort, self.level, self.profile));
         }
         for p in &self.only {
             if !all.iter().any(|c| matches(p, &c.id)) {
@@ -142,7 +142,7 @@ impl Options {
     }
 
     /// What the run is asked for, as its report has it.
-    pub fn asked(&self) -> Asked {
+    pub fn request(&self) -> Asked {
         Asked {
             profile: self.profile.map(|p| p.name().into()),
             level: self.level.name().into(),

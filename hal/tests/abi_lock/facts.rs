@@ -113,7 +113,7 @@ pub fn contracts(text: &Text) -> Vec<(String, String)> {
 }
 
 /// Lines of what is said: digests, and the signatures of ops.
-pub fn said(text: &Text, contracts: &[(String, String)]) -> Vec<String> {
+pub fn contract_lines(text: &Text, contracts: &[(String, String)]) -> Vec<String> {
     let mut out = vec![];
     let line = |name: &str, words: &str| format!("contract {name} {}", digest(words));
     let rules = contracts

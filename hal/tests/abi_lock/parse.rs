@@ -240,7 +240,7 @@ impl Header {
         for text in texts {
             let text = scan(text)?;
             let contracts = facts::contracts(&text);
-            h.said.extend(facts::said(&text, &contracts));
+            h.said.extend(facts::contract_lines(&text, &contracts));
             h.whole.extend(facts::whole(&text, &contracts));
             for p in &text.pieces {
                 if let Some((name, value)) = facts::constant(p) {
@@ -279,19 +279,19 @@ impl Header {
         let fields = h.structs.iter().flat_map(|s| &s.fields).map(|f| &f.ty);
         fields
             .chain(h.aliases.iter().map(|a| &a.1))
-            .try_for_each(|t| h.known(t))?;
+            .try_for_each(|t| h.check_size(t))?;
         Ok(h)
     }
 
-    /// Has every type in this one a size that all compilers agree on?
-    fn known(&self, ty: &Ty) -> Result<(), String> {
+    /// Checks that every type in this one has a size that all compilers agree on.
+    fn check_size(&self, ty: &Ty) -> Result<(), String> {
         match ty {
             Ty::Named(n) if n == "void" => Ok(()),
             Ty::Named(_) => self.size_align(ty).map(drop),
-            Ty::Ptr { to, .. } | Ty::Array(to, _) => self.known(to),
+            Ty::Ptr { to, .. } | Ty::Array(to, _) => self.check_size(to),
             Ty::Fn { ret, params, .. } => {
-                self.known(ret)?;
-                params.iter().try_for_each(|p| self.known(p))
+                self.check_size(ret)?;
+                params.iter().try_for_each(|p| self.check_size(p))
             }
         }
     }
