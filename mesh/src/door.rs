@@ -5,7 +5,7 @@ use crate::message::{Message, kind};
 use crossweave_hal::{Code, Error, Result};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -118,24 +118,19 @@ fn attempts(
     }
 }
 
-/// One more connection to the store at `address`, which has answered before.
+/// One more connection to the store at `at`, which has answered before. No name is resolved for it, which may take long while a link is down.
 ///
 /// # Errors
 /// It cannot be reached within `limit`.
-pub(crate) fn again(address: &str, secret: &[u8], limit: Duration) -> io::Result<TcpStream> {
-    let mut all = address.to_socket_addrs()?;
-    let none = || io::Error::other("the name has no address");
-    let stream = knock(
-        &all.next().ok_or_else(none)?,
-        secret,
-        Instant::now() + limit,
-    )?;
+pub(crate) fn again(at: &SocketAddr, secret: &[u8], limit: Duration) -> io::Result<TcpStream> {
+    let limit = limit.min(ATTEMPT);
+    let stream = knock(at, secret, Instant::now() + limit)?;
     stream.set_read_timeout(Some(limit))?;
     Ok(stream)
 }
 
 /// Connects, and sees that it is this job's store.
-fn knock(at: &std::net::SocketAddr, secret: &[u8], until: Instant) -> io::Result<TcpStream> {
+fn knock(at: &SocketAddr, secret: &[u8], until: Instant) -> io::Result<TcpStream> {
     let left = until.saturating_duration_since(Instant::now());
     let limit = left.min(ATTEMPT).max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(at, limit)?;

@@ -14,7 +14,7 @@ use crossweave_hal::death_watch::DeathWatch;
 use crossweave_hal::{Awake, Code, Error, JobRank, KvStore, Result, crash};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufReader};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -80,7 +80,7 @@ struct Shared {
     /// Who of other hosts has been silent for how long.
     pulse: Pulse,
     /// Client: rank 0's address, and the job's secret.
-    door: Option<(String, Vec<u8>)>,
+    door: Option<(SocketAddr, Vec<u8>)>,
 }
 
 /// The store, on any rank. Clones share it.
@@ -97,7 +97,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn new(rank: u32, world: u32, door: Option<(String, Vec<u8>)>) -> Arc<Shared> {
+    fn new(rank: u32, world: u32, door: Option<(SocketAddr, Vec<u8>)>) -> Arc<Shared> {
         Arc::new(Shared {
             rank,
             world,
@@ -298,14 +298,14 @@ impl Shared {
         }
         let links = st.links.clone();
         drop(st);
-        let Some((address, secret)) = &self.door else {
+        let Some((at, secret)) = &self.door else {
             for link in processes.iter().filter_map(|p| links.get(p)) {
                 let _ = send(link, &Message::new(kind::BEAT, 0, "", &[]));
             }
             return true;
         };
         if !missed.is_empty()
-            && let Ok(link) = door::again(address, secret, limit / 6)
+            && let Ok(link) = door::again(at, secret, limit / 6)
         {
             let sign = Message::new(kind::BEAT, self.rank.into(), "", secret);
             if sign.write(&mut &link).is_ok() && Message::read(&mut &link).is_ok() {
@@ -468,7 +468,8 @@ impl JobStore {
         let (stream, address) = door::open(addresses, process, secret, timeout, &say)?;
         let io = |e: io::Error| failed("store", format!("rank 0 at {address}: {e}"));
         stream.set_nodelay(true).map_err(io)?;
-        let shared = Shared::new(process, world, Some((address.clone(), secret.to_vec())));
+        let at = stream.peer_addr().map_err(io)?;
+        let shared = Shared::new(process, world, Some((at, secret.to_vec())));
         let link = Arc::new(Mutex::new(stream.try_clone().map_err(io)?));
         shared.lock().links.insert(0, link.clone());
         let hello = Message::new(kind::HELLO, process.into(), "", secret);
