@@ -105,10 +105,14 @@ impl Error {
         }
     }
 
-    /// The rank that failed, where it is known.
+    /// The rank of the job that failed: the one at fault where the communication or its checker names it, else the one
+    /// that met the failure. Which of two ranks meets a mismatch first is a matter of time.
     pub fn rank(&self) -> Option<u32> {
         match self {
-            Error::Run { rank, .. } => Some(*rank),
+            Error::Run { rank, .. } => {
+                let at_fault = self.hal().and_then(|e| e.peer).map(|peer| peer.0);
+                at_fault.or(Some(*rank))
+            }
             Error::Planning(e) => e.rank(),
             Error::Scale { .. } | Error::NotFinite(_) | Error::Invalid(_) => None,
         }

@@ -5,9 +5,11 @@ use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_mpi::MpiBackend;
 use crossweave_hal::{
     Bootstrap, Buffer, Carrier, Collective, CommOptions, Communicator, Counts, DType, Device,
-    HostServices, KvStore, Plugin, RawPlugin, Reduce, Result, Stream, Tag,
+    HostServices, KvStore, Plugin, RawPlugin, Reduce, Result, Stream, Tag, crash,
 };
-use crossweave_mesh::{JobStore, LateStore, Launch, detect, rendezvous};
+use crossweave_mesh::{
+    JobStore, LateStore, Launch, ProcessMap, checker_state, detect, rendezvous, this_host,
+};
 use crossweave_tests::system::{Signal, send_to_self};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -632,7 +634,11 @@ fn wrong(r: Rank, scene: &str) {
 /// the news of the death comes out before.
 fn killed_amid(r: &Rank, device: &Device, s: &Stream, comm: &mut Communicator) {
     let me = r.launch.rank;
-    // As a run does it: a rank that waits for the dead one in its library learns of it only by this.
+    // As a run does it: the processes of a host watch each other, and one that its library aborts leaves a moment for the news.
+    let map = ProcessMap::single(me, r.launch.world);
+    checker_state(&r.store, &map, &this_host(), SOON).unwrap();
+    crash::guard(&format!("rank {me}"), "more memory");
+    // A rank that waits for the dead one in its library learns of it only by this.
     let abort = comm.abort_handle();
     r.store.on_failure(move |f| {
         println!("rank {me} hears: {f}");

@@ -296,10 +296,12 @@ impl TrainError {
         }
     }
 
-    /// The rank of the job that failed; of another process's several the first.
+    /// The rank of the job that failed: the one at fault where the error names it, else the one that met the failure; of
+    /// another process's several the first.
     pub fn rank(&self) -> Option<u32> {
         match self {
-            TrainError::Row { rank, .. } | TrainError::OnRank { rank, .. } => Some(*rank),
+            TrainError::Row { rank, .. } => Some(*rank),
+            TrainError::OnRank { rank, source } => source.rank().or(Some(*rank)),
             TrainError::Of { source, .. } => source.rank(),
             TrainError::Peer { failure, .. } => Some(failure.ranks.start),
             TrainError::Job(e) => e.rank(),
@@ -372,7 +374,7 @@ fn speaker(rank: u32, source: &TrainError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crossweave_hal::{Code, Error};
+    use crossweave_hal::{Code, Error, JobRank};
 
     #[test]
     fn memory_that_is_not_there_comes_with_the_keys_that_help() {
@@ -409,6 +411,18 @@ mod tests {
             e.fix().is_some_and(|f| f.starts_with("keep less there")),
             "{e}"
         );
+        // Rank 0 met what rank 2 did.
+        let at_fault = Error {
+            peer: Some(JobRank(2)),
+            ..Error::new(Code::Comm, "recv", "not for the same")
+        };
+        let met = crossweave_engine::Error::Run {
+            rank: 0,
+            step: 5,
+            at: "g2.0<1".into(),
+            source: at_fault.into(),
+        };
+        assert_eq!(TrainError::on_rank(0, met.into()).rank(), Some(2));
         let e = TrainError::on_rank(
             1,
             TrainError::refused("run.steps: 0 of them", "set it to 1"),
