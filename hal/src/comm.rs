@@ -419,7 +419,7 @@ impl Communicator {
     }
     /// Bytes of the full vector of a collective, as the ledger counts them.
     pub fn bytes(&self, c: &Collective<'_>) -> u64 {
-        self.logical(c).1
+        self.logical(c)[1]
     }
     /// For a watchdog.
     pub fn abort_handle(&self) -> AbortHandle {
@@ -520,14 +520,12 @@ impl Communicator {
     /// Notes a collective in the ledger without running it: compositions run their parts by [`Communicator::group_uncounted`] and
     /// count the whole once.
     pub fn count(&self, c: &Collective<'_>, tag: CommTag) {
-        let (elements, bytes) = self.logical(c);
         self.ledger.add(
             kind_name(c),
             &self.inner.name,
             tag,
             self.inner.size,
-            elements,
-            bytes,
+            self.logical(c),
         );
     }
 

@@ -329,8 +329,9 @@ impl Communicator {
         ))
     }
 
-    /// Elements and bytes of the full logical vector (the `n` of docs/zero.md, "Traffic").
-    pub(crate) fn logical(&self, c: &Collective<'_>) -> (u64, u64) {
+    /// Elements and bytes of the full logical vector (the `n` of docs/zero.md, "Traffic"), and of pieces of any lengths the elements that
+    /// this rank gives itself.
+    pub(crate) fn logical(&self, c: &Collective<'_>) -> [u64; 3] {
         let (bytes, dtype) = match c {
             Collective::AllReduce { buf, dtype, .. }
             | Collective::Broadcast { buf, dtype, .. }
@@ -346,7 +347,15 @@ impl Communicator {
             }
             Collective::Barrier => (0, DType::U8),
         };
-        (dtype.count(bytes), bytes)
+        let own = match c {
+            Collective::AllToAllV { counts, .. } => {
+                let own = counts.send.get(self.inner.rank as usize);
+                own.copied().unwrap_or(0)
+            }
+            Collective::AllGatherV { send, .. } => dtype.count(send.bytes),
+            _ => 0,
+        };
+        [dtype.count(bytes), bytes, own]
     }
 }
 

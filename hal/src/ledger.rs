@@ -175,7 +175,8 @@ pub struct CollectiveLine {
     pub elements: u64,
     /// The same in bytes.
     pub bytes: u64,
-    /// Elements this rank puts on the wire by the ring convention of docs/zero.md, rounded down per call.
+    /// Elements this rank puts on the wire by the ring convention of docs/zero.md, rounded down per call; of pieces of any lengths
+    /// all but its own.
     pub wire_elements: u64,
 }
 
@@ -225,14 +226,14 @@ fn note(
 }
 
 impl CollectiveLedger {
+    /// Notes a collective of so many elements and bytes, of pieces of any lengths with those that stay on the rank.
     pub(crate) fn add(
         &self,
         kind: &'static str,
         group: &str,
         tag: &'static str,
         ranks: u32,
-        elements: u64,
-        bytes: u64,
+        [elements, bytes, stays]: [u64; 3],
     ) {
         let n = ranks as u64;
         let wire = match kind {
@@ -240,7 +241,7 @@ impl CollectiveLedger {
             "reduce_scatter" | "all_gather" | "all_to_all" => elements * (n - 1) / n,
             "barrier" => 0,
             _ if n == 1 => 0,
-            _ => elements,
+            _ => elements.saturating_sub(stays),
         };
         note(
             &self.lines,
@@ -320,12 +321,18 @@ mod tests {
         let held: Vec<(&str, u64)> = r.at_peak.iter().map(|(t, n)| (t.as_str(), *n)).collect();
         assert_eq!(held, [("grad", 100), ("param", 50)]);
         let c = CollectiveLedger::default();
-        c.add("all_reduce", "dp", "grad", 4, 1000, 4000);
-        c.add("all_reduce", "dp", "grad", 4, 1000, 4000);
+        c.add("all_reduce", "dp", "grad", 4, [1000, 4000, 0]);
+        c.add("all_reduce", "dp", "grad", 4, [1000, 4000, 0]);
         let l = &c.report()[0];
         assert_eq!(
             (l.calls, l.elements, l.bytes, l.wire_elements),
             (2, 2000, 8000, 3000)
         );
+        // Of pieces of any lengths what a rank keeps is not on the wire.
+        let c = CollectiveLedger::default();
+        c.add("all_to_all_v", "ep", "tokens", 4, [100, 400, 40]);
+        c.add("all_to_all_v", "ep", "tokens", 4, [100, 400, 0]);
+        let l = &c.report()[0];
+        assert_eq!((l.elements, l.wire_elements), (200, 160));
     }
 }

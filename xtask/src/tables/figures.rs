@@ -64,7 +64,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-engine", ceiling: 3520, why: "the walk, blocks, what a rank is set up on, set-up, evaluation over ranks and stages, and what a run is watched by" },
     Entry { place: "crossweave-family", ceiling: 5300, why: "one file of at most 120 lines for each family, which models can be cut over ranks, and the table of what every class of transformers reads" },
     Entry { place: "crossweave-gpu", ceiling: 4800, why: "all that back ends of GPUs have in common, products by cuBLASLt's interface and collectives by NCCL's included" },
-    Entry { place: "crossweave-hal", ceiling: 11620, why: "device layer, collective checker, crash reports, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
+    Entry { place: "crossweave-hal", ceiling: 11630, why: "device layer, collective checker, crash reports, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
     Entry { place: "crossweave-jinja", ceiling: 8250, why: "a whole language, with the strings, numbers and formats of Python" },
     Entry { place: "crossweave-job", ceiling: 2840, why: "what a config, a model and data say of every rank: units, division, batches, specifications and what rests off a device; faults with their places" },
     Entry { place: "crossweave-kernels", ceiling: 4000, why: "device kernels as source, with launches and budgets" },
