@@ -4,11 +4,11 @@
 use crate::error::{Error, Result};
 use crossweave_hal::{DType, Device, NoDecompose, Tag};
 use crossweave_mesh::AxisSet;
-use crossweave_plan::{Facts, Plan, Said, UnitFacts, UnitTalk};
+use crossweave_plan::{Facts, Moves, Peer, Plan, Said, UnitFacts, UnitTalk};
 use crossweave_planner::{Dry, Lowered, RankSpec, Units, numel};
 use crossweave_tensor::{
-    Batch, Cx, Env, Flow, GradSink, Keep, KernelCache, NoGroups, RngKey, Run, Split, Tensor, Ty,
-    UnitDecl, spmd,
+    Batch, Check, Cx, Env, Flow, GradSink, Keep, KernelCache, Lane, ParamDecl, Rehearsed, RngKey,
+    Run, Spmd, Tensor, Ty, TypedParam, UnitDecl,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -42,13 +42,31 @@ fn with_images(
     Ok(())
 }
 
-/// Runs every unit's forward on `null` (a device that computes nothing) with `batch` sequences of `seq` tokens.
+/// Runs every unit's forward on `null` (a device that computes nothing) with `batch` sequences of `seq` tokens, with the shapes and the
+/// groups of the units' place ([`crossweave_tensor::place_on`]).
+///
+/// # Errors
+/// Shapes that do not fit; sharding types by which a sum over ranks is missing or made twice.
 pub fn dry_run(
     null: &Device,
     units: &[UnitDecl],
     compute: DType,
     batch: u64,
     seq: u64,
+) -> Result<Dry> {
+    dry_run_with(null, units, compute, [batch, seq], &|_, check| check)
+}
+
+/// The same with what `alter` makes of the check of each unit, for tests of what it finds.
+///
+/// # Errors
+/// As [`dry_run`].
+pub fn dry_run_with(
+    null: &Device,
+    units: &[UnitDecl],
+    compute: DType,
+    [batch, seq]: [u64; 2],
+    alter: &dyn Fn(usize, Check) -> Check,
 ) -> Result<Dry> {
     let fail = |at: &str, e: crossweave_tensor::Error| Error::Run {
         rank: 0,
@@ -67,48 +85,35 @@ pub fn dry_run(
     let mut data = Batch {
         tokens: Some(ids.clone()),
         targets: Some(ids),
+        cut_over: units
+            .first()
+            .map_or(AxisSet::NONE, |u| Batch::cut_at(&u.place)),
         ..Batch::default()
     };
     with_images(&run, units, &mut data).map_err(|e| fail("set-up", e))?;
     let mut params: Vec<Vec<Tensor>> = vec![];
-    let mut facts = vec![];
-    let mut flow: Vec<Tensor> = vec![];
-    let mut flows = vec![];
-    let mut writes = vec![];
+    let mut flow = Flowing::default();
+    let (mut facts, mut flows, mut writes) = (vec![], vec![], vec![]);
     for (u, unit) in units.iter().enumerate() {
         let at = |e| fail(&unit.name, e);
-        let (n, base) = numel(unit);
-        // One flat buffer, as the engine lays it out: fused products need their parts end to end.
-        let flat = run.empty_for([n], compute, Tag::Param).map_err(at)?;
-        let mut from = 0;
-        let mut mine = vec![];
-        for p in &unit.params {
-            mine.push(Tensor::dense(
-                flat.buffer().clone(),
-                compute.bytes(from),
-                p.local(),
-                compute,
-            ));
-            from += p.held.part.numel();
-        }
-        params.push(mine);
+        params.push(parameters(&run, unit, compute).map_err(at)?);
         let mut views = params[u].clone();
         views.extend(unit.borrowed.iter().map(|(u, p)| params[*u][*p].clone()));
-        let consts: Vec<Tensor> = unit
-            .consts
-            .iter()
+        let consts = unit.consts.iter();
+        let consts: Vec<Tensor> = consts
             .map(|(s, _)| run.empty_for(*s, DType::F32, Tag::Staging))
             .collect::<std::result::Result<_, _>>()
             .map_err(at)?;
-        let decls = unit
-            .params
-            .iter()
-            .chain(unit.borrowed.iter().map(|(u, p)| &units[*u].params[*p]));
-        let types = decls.map(|p| param_types(&p.split)).collect();
+        let typed = typed_params(units, u);
+        let check = |cut_over: AxisSet| {
+            let check = Check::new(typed.clone()).with_batch(cut_over);
+            alter(u, check.with_inputs(&flow.types))
+        };
         let sink = GradSink::none();
+        let groups = Rehearsed::of(unit.place);
         let env = Env {
             run: &run,
-            groups: &NoGroups,
+            groups: &groups,
             params: &views,
             consts: &consts,
             grads: &sink,
@@ -116,39 +121,34 @@ pub fn dry_run(
             key: RngKey::default(),
             training: true,
         };
+        let last = u + 1 == units.len();
         let mut saved = [0u64; 2];
-        let mut talk = UnitTalk::default();
-        let mut outs = vec![];
+        let mut outs = Flowing::default();
         for (i, keep) in [Keep::All, Keep::Cheap].into_iter().enumerate() {
-            let mut cx = Cx::checked(&env, spmd::Check::new(Vec::clone(&types)));
-            let ins = flow.iter().map(|t| cx.input(t.clone())).collect();
+            let mut cx = Cx::checked(&env, check(data.cut_over));
+            let ins = flow.tensors.iter().map(|t| cx.input(t.clone())).collect();
             let out = unit.block.forward(&mut cx, Flow(ins)).map_err(at)?;
-            talk = noted(&cx).map_err(at)?;
-            outs = out
-                .0
-                .iter()
-                .map(|v| cx.val(*v).cloned())
-                .collect::<std::result::Result<Vec<_>, _>>()
-                .map_err(at)?;
+            let result = last.then_some(("the loss", Ty::P));
+            outs = Flowing::out_of(&mut cx, &out, result).map_err(at)?;
             saved[i] = cx.finish(keep).held_bytes();
         }
-        writes.push(written(&env, unit, &flow).map_err(at)?);
+        if last {
+            logits(&env, check(data.cut_over), unit, &flow).map_err(at)?;
+        }
+        groups.take_said();
+        let (written, talk) = written(&env, &groups, unit, &flow.tensors).map_err(at)?;
+        writes.push(written);
+        let input = size(&flow.tensors);
         facts.push(UnitFacts {
-            name: unit.name.clone(),
-            params: n,
-            param_bytes: compute.bytes(n),
-            base,
-            grad_bytes: grad_bytes(unit),
-            state_bytes: (8 + if compute == DType::F32 { 0 } else { 4 }) * (n - base),
-            saved_all: saved[0].max(size(&flow)),
-            saved_selective: saved[1].max(size(&flow)),
-            saved_input: size(&flow),
-            flow_bytes: size(&outs),
-            ties: lenders(unit),
+            saved_all: saved[0].max(input),
+            saved_selective: saved[1].max(input),
+            saved_input: input,
+            flow_bytes: size(&outs.tensors),
             talk: shared(unit, talk),
-            ..UnitFacts::default()
+            ..facts_at_rest(unit, compute)
         });
-        flows.push(outs.iter().map(|t| (*t.shape(), t.dtype())).collect());
+        let shapes = outs.tensors.iter().map(|t| (*t.shape(), t.dtype()));
+        flows.push(shapes.collect());
         flow = outs;
     }
     let declared = units.iter().flat_map(|u| &u.params);
@@ -160,6 +160,108 @@ pub fn dry_run(
         flows,
         writes,
     })
+}
+
+/// The parameters of a unit in one flat buffer, as the engine lays them out: fused products need their parts end to end.
+fn parameters(
+    run: &Run<'_>,
+    unit: &UnitDecl,
+    compute: DType,
+) -> std::result::Result<Vec<Tensor>, crossweave_tensor::Error> {
+    let flat = run.empty_for([numel(unit).0], compute, Tag::Param)?;
+    let mut from = 0;
+    let mut one = |p: &ParamDecl| {
+        let at = compute.bytes(from);
+        from += p.held.part.numel();
+        Tensor::dense(flat.buffer().clone(), at, p.local(), compute)
+    };
+    Ok(unit.params.iter().map(&mut one).collect())
+}
+
+/// The facts of a unit that no run is needed for.
+fn facts_at_rest(unit: &UnitDecl, compute: DType) -> UnitFacts {
+    let (n, base) = numel(unit);
+    UnitFacts {
+        name: unit.name.clone(),
+        params: n,
+        param_bytes: compute.bytes(n),
+        base,
+        grad_bytes: grad_bytes(unit),
+        state_bytes: (8 + if compute == DType::F32 { 0 } else { 4 }) * (n - base),
+        ties: lenders(unit),
+        ..UnitFacts::default()
+    }
+}
+
+/// What flows from unit to unit, and how it lies on the mesh.
+#[derive(Default)]
+struct Flowing {
+    tensors: Vec<Tensor>,
+    types: Vec<Spmd>,
+}
+
+impl Flowing {
+    /// What a block returns; of the last one the name of its first value is given, and how it lies over axes that cut tokens.
+    fn out_of(
+        cx: &mut Cx<'_>,
+        out: &Flow,
+        result: Option<(&str, Ty)>,
+    ) -> std::result::Result<Flowing, crossweave_tensor::Error> {
+        if let (Some((name, cut)), Some(v)) = (result, out.0.first()) {
+            cx.hold_result(name, *v, cut);
+        }
+        let faults = cx.notes().map_or(&[][..], Check::faults);
+        if !faults.is_empty() {
+            return Err(crossweave_tensor::Error::Spmd(faults.to_vec()));
+        }
+        let types = out.0.iter().map(|v| cx.type_of(*v)).collect();
+        let tensors = out.0.iter().map(|v| cx.val(*v).cloned());
+        Ok(Flowing {
+            tensors: tensors.collect::<std::result::Result<_, _>>()?,
+            types,
+        })
+    }
+}
+
+/// Holds the types of the last unit without targets, where it gives logits and not a loss.
+fn logits(
+    env: &Env<'_>,
+    check: Check,
+    unit: &UnitDecl,
+    flow: &Flowing,
+) -> std::result::Result<(), crossweave_tensor::Error> {
+    let data = Batch {
+        targets: None,
+        ..env.batch.clone()
+    };
+    let env = Env {
+        batch: &data,
+        training: false,
+        ..*env
+    };
+    let mut cx = Cx::checked(&env, check);
+    let ins = flow.tensors.iter().map(|t| cx.input(t.clone())).collect();
+    // A block that always wants targets is of no model that is drawn from.
+    let Ok(out) = unit.block.forward(&mut cx, Flow(ins)) else {
+        return Ok(());
+    };
+    Flowing::out_of(&mut cx, &out, Some(("the logits", Ty::V))).map(|_| ())
+}
+
+/// The parameters of a unit, its own and then those it borrows, with the axes over which the plan sums their gradients.
+fn typed_params(units: &[UnitDecl], u: usize) -> Vec<TypedParam> {
+    let lent = |(u, p): &(usize, usize)| &units[*u].params[*p];
+    let all = units[u]
+        .params
+        .iter()
+        .chain(units[u].borrowed.iter().map(lent));
+    let sums = |owners: AxisSet| {
+        units[u]
+            .place
+            .among(owners)
+            .map_or(AxisSet::NONE, |g| g.axes)
+    };
+    all.map(|p| p.typed(sums(p.held.owners))).collect()
 }
 
 /// The same with who shares the unit.
@@ -182,27 +284,26 @@ fn lenders(unit: &UnitDecl) -> Vec<u32> {
     all
 }
 
-/// What a block says, by the steps in which it does.
-fn noted(cx: &Cx<'_>) -> std::result::Result<UnitTalk, crossweave_tensor::Error> {
-    let Some(notes) = cx.notes() else {
-        return Ok(UnitTalk::default());
+/// What a block says, as plans have it.
+fn as_planned(said: crossweave_tensor::Said) -> Said {
+    let peer = |p: &crossweave_tensor::Peer| Peer {
+        ahead: p.ahead,
+        elements: p.elements,
+        sends: p.sends,
     };
-    if !notes.faults().is_empty() {
-        return Err(crossweave_tensor::Error::Spmd(notes.faults().to_vec()));
+    Said {
+        axes: said.on.axis.into(),
+        what: format!("{} of {} elements", said.on.op, said.elements),
+        moves: Some(Moves {
+            kind: said.kind,
+            dtype: said.dtype.name(),
+            elements: said.elements,
+            beside: said.on.lane == Lane::Beside,
+            again: said.on.again,
+            ranks: said.ranks,
+            peers: said.peers.iter().map(peer).collect(),
+        }),
     }
-    let of = |backward: bool| {
-        let all = notes.said().iter();
-        let own = all.filter(move |s| s.backward == backward);
-        own.map(|s| Said {
-            axes: s.axis.into(),
-            what: format!("{} of {} elements", s.op, s.elements),
-        })
-    };
-    Ok(UnitTalk {
-        forward: of(false).collect(),
-        backward: of(true).rev().collect(),
-        ..UnitTalk::default()
-    })
 }
 
 /// Bytes of dense tensors.
@@ -210,12 +311,14 @@ fn size(t: &[Tensor]) -> u64 {
     t.iter().map(|t| t.dtype().bytes(t.numel())).sum()
 }
 
-/// Runs a unit forward and backward, and answers for each parameter whether the backward has written its gradient.
+/// Runs a unit forward and backward, and answers for each parameter whether the backward has written its gradient, and what it says to
+/// other ranks on the way.
 fn written(
     env: &Env<'_>,
+    groups: &Rehearsed,
     unit: &UnitDecl,
     flow: &[Tensor],
-) -> std::result::Result<Vec<bool>, crossweave_tensor::Error> {
+) -> std::result::Result<(Vec<bool>, UnitTalk), crossweave_tensor::Error> {
     let grad = |p: &Tensor| env.run.empty_for(*p.shape(), DType::F32, Tag::Grad);
     let grads = env.params.iter().map(grad);
     let grads = grads.collect::<std::result::Result<Vec<_>, _>>()?;
@@ -225,26 +328,26 @@ fn written(
         grads: &sink,
         ..*env
     };
+    let said = || -> Vec<Said> {
+        let all = groups.take_said().into_iter();
+        all.map(as_planned).collect()
+    };
     let mut cx = Cx::new(&env);
     let ins: Vec<_> = flow.iter().map(|t| cx.input(t.clone())).collect();
     let out = unit.block.forward(&mut cx, Flow(ins.clone()))?;
+    let forward = said();
     let mut douts = vec![];
     for v in &out.0 {
         let t = cx.val(*v)?;
         douts.push(Some(env.run.empty(*t.shape(), t.dtype())?));
     }
     cx.finish(Keep::All).backward(&env, &out.0, douts, &ins)?;
-    Ok(flags.iter().map(|f| f.get()).collect())
-}
-
-fn param_types(split: &Split) -> [(Ty, u8); 3] {
-    let mut t: [(Ty, u8); 3] = Default::default();
-    if let Split::Along { axis, dim, .. } = split
-        && let Some(i) = spmd::AXES.iter().position(|a| a == axis)
-    {
-        t[i] = (Ty::V, *dim);
-    }
-    t
+    let talk = UnitTalk {
+        forward,
+        backward: said(),
+        ..UnitTalk::default()
+    };
+    Ok((flags.iter().map(|f| f.get()).collect(), talk))
 }
 
 /// Bytes of a device that a rank may take, where the device says how many it has. Ranks that share a host's memory (threads of one process)

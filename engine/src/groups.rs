@@ -1,13 +1,29 @@
-//! Communication inside blocks: `enter` and `reduce` of a block reach the groups of a mesh.
+//! Communication inside blocks: what a block exchanges over an axis goes to the group of the mesh there.
 
-use crossweave_hal::Reduce;
-use crossweave_mesh::{Axis, Mesh};
-use crossweave_tensor::{Groups, Result, Run, Tensor, shape_error};
+use crossweave_hal::{Collective, Device, Event, Reduce, Stream};
+use crossweave_mesh::{Axis, Channel, GroupKey, Mesh};
+use crossweave_tensor::{
+    Exchange, Groups, Lane, Link, Result, Run, Tensor, check_exchange, shape_error,
+};
 use std::cell::RefCell;
 
-/// The groups of one rank's mesh, for the blocks it runs. Each axis a block communicates on must be a group of the mesh.
+/// The tag of the ledger for all that blocks exchange.
+const TAG: &str = "activation";
+
+/// The groups of one rank's mesh, for the blocks it runs. Each axis a block communicates on must be a group of the mesh; what it exchanges
+/// on [`Lane::Beside`] has a communicator of its own ([`Channel::Blocks`]).
 pub struct MeshGroups {
     mesh: RefCell<Mesh>,
+    beside: Option<Beside>,
+}
+
+/// The stream beside that of the blocks.
+struct Beside {
+    stream: Stream,
+    began: Event,
+    done: Event,
+    /// What is read or written there until the blocks' stream waits: given back to the pool before, its memory would be used again.
+    held: RefCell<Vec<Tensor>>,
 }
 
 impl MeshGroups {
@@ -15,11 +31,75 @@ impl MeshGroups {
     pub fn new(mesh: Mesh) -> MeshGroups {
         MeshGroups {
             mesh: RefCell::new(mesh),
+            beside: None,
         }
     }
+
+    /// The same with a stream of `device` for what blocks exchange beside their own.
+    ///
+    /// # Errors
+    /// The device has no further stream.
+    pub fn with_beside(mesh: Mesh, device: &Device) -> Result<MeshGroups> {
+        let stream = device.stream("blocks", 1)?;
+        let (began, done) = (stream.event()?, stream.event()?);
+        Ok(MeshGroups {
+            beside: Some(Beside {
+                stream,
+                began,
+                done,
+                held: RefCell::default(),
+            }),
+            ..MeshGroups::new(mesh)
+        })
+    }
+
     /// The mesh, for everything blocks do not do.
     pub fn mesh(&self) -> &RefCell<Mesh> {
         &self.mesh
+    }
+}
+
+/// An exchange as groups have it: sums run in rank order, 16-bit floats in f32, with the same bits on every rank of the axis.
+fn collective<'t>(e: &Exchange<'t>) -> Collective<'t> {
+    let op = Reduce::Sum;
+    match *e {
+        Exchange::AllReduce(t) => Collective::AllReduce {
+            buf: t.region(),
+            dtype: t.dtype(),
+            op,
+        },
+        Exchange::AllGather { send, recv } => Collective::AllGather {
+            send: send.region(),
+            recv: recv.region(),
+            dtype: send.dtype(),
+        },
+        Exchange::ReduceScatter { send, recv } => Collective::ReduceScatter {
+            send: send.region(),
+            recv: recv.region(),
+            dtype: send.dtype(),
+            op,
+        },
+        Exchange::AllToAll { send, recv } => Collective::AllToAll {
+            send: send.region(),
+            recv: recv.region(),
+            dtype: send.dtype(),
+        },
+        Exchange::AllToAllV { send, recv, counts } => Collective::AllToAllV {
+            send: send.region(),
+            recv: recv.region(),
+            dtype: send.dtype(),
+            counts,
+        },
+        Exchange::Send { to: peer, what } => Collective::Send {
+            buf: what.region(),
+            dtype: what.dtype(),
+            peer,
+        },
+        Exchange::Recv { from: peer, what } => Collective::Recv {
+            buf: what.region(),
+            dtype: what.dtype(),
+            peer,
+        },
     }
 }
 
@@ -31,23 +111,36 @@ impl Groups for MeshGroups {
         self.mesh.borrow().place().at(axis)
     }
 
-    /// Sums in rank order, 16-bit floats in f32, with the same bits on every rank of the axis; in the ledger under `activation`.
-    fn all_reduce(&self, run: &Run<'_>, axis: Axis, t: &Tensor) -> Result<()> {
-        if !t.is_dense() {
-            return shape_error(format!(
-                "all_reduce over {axis}: a strided view of shape {:?}; copy it first",
-                t.shape()
-            ));
-        }
+    fn exchange(&self, run: &Run<'_>, on: &Link, all: &[Exchange<'_>]) -> Result<()> {
+        check_exchange(on, self.size(on.axis), all)?;
+        let members: Vec<Collective<'_>> = all.iter().map(collective).collect();
         let mut mesh = self.mesh.borrow_mut();
-        let group = mesh.group(axis)?;
-        group.all_reduce(
-            run.stream(),
-            t.region(),
-            t.dtype(),
-            Reduce::Sum,
-            "activation",
-        )?;
+        if on.lane == Lane::Compute {
+            mesh.group(on.axis)?.group(run.stream(), &members, TAG)?;
+            return Ok(());
+        }
+        let Some(beside) = &self.beside else {
+            return shape_error(format!(
+                "{} over {}: the rank has no stream beside that of its blocks; its dry run found nothing that is exchanged there",
+                on.op, on.axis
+            ));
+        };
+        let group = mesh.group(GroupKey::over(on.axis).on(Channel::Blocks))?;
+        run.stream().record_again(&beside.began)?;
+        beside.stream.wait(&beside.began)?;
+        let read = all.iter().flat_map(Exchange::touched).cloned();
+        beside.held.borrow_mut().extend(read);
+        group.group(&beside.stream, &members, TAG)?;
+        Ok(())
+    }
+
+    fn settle(&self, run: &Run<'_>) -> Result<()> {
+        let Some(beside) = self.beside.as_ref().filter(|b| !b.held.borrow().is_empty()) else {
+            return Ok(());
+        };
+        beside.stream.record_again(&beside.done)?;
+        run.stream().wait(&beside.done)?;
+        beside.held.borrow_mut().clear();
         Ok(())
     }
 }

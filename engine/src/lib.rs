@@ -42,7 +42,7 @@ pub use crossweave_program::StateKind;
 pub use crossweave_state::{Shard, ShardPart, Snapshot};
 pub use crossweave_store::{Counters as FileCounters, Layer as FaultLayer, Verdict};
 pub use devices::{Devices, Files, Links};
-pub use dry::{dry_run, plan_for, prepare};
+pub use dry::{dry_run, dry_run_with, plan_for, prepare};
 pub use engine::{Engine, MicroBatch, Prediction, StepMetrics, predict, rehearsal, rehearse};
 pub use error::{Error, Result};
 pub use graphs::GraphCounts;

@@ -2,6 +2,7 @@
 
 use crate::in_flight::InFlight;
 use crossweave_hal::{DType, HostBuffer, Stream, Tag};
+use crossweave_mesh::AxisSet;
 use crossweave_planner::{Documents, Rows, are_lengths, positions_within};
 use crossweave_tensor::{Batch, Images, Tensor, UnitDecl};
 use std::sync::Arc;
@@ -29,12 +30,12 @@ pub(crate) fn images(units: &[UnitDecl]) -> Option<Images> {
     units.iter().find_map(|u| u.images)
 }
 
-/// All micro-batches in one pinned buffer, one copy each for tokens and targets and, where documents share rows, for where they end, and where
+/// All micro-batches, whose rows are cut over these axes, in one pinned buffer, one copy each for tokens and targets and, where documents share rows, for where they end, and where
 /// there are images, for these and for where they stand.
 pub(crate) fn upload(
     in_flight: &mut InFlight,
     stream: &Stream,
-    rows: &Rows,
+    (rows, cut_over): (&Rows, AxisSet),
     images: Option<Images>,
     batches: &[MicroBatch<'_>],
 ) -> Tensors<Vec<Batch>> {
@@ -68,7 +69,7 @@ pub(crate) fn upload(
         |staging: &mut HostBuffer| upload_through(stream, staging, batches, [b, t], beside);
     let mut out = in_flight.staging(staged)?;
     for batch in &mut out {
-        batch.ignores = rows.labelled;
+        (batch.ignores, batch.cut_over) = (rows.labelled, cut_over);
     }
     Ok(out)
 }
@@ -146,6 +147,7 @@ fn upload_through(
             positions: positions.map(places).transpose()?,
             images: images.map(seen).transpose()?,
             places: images.map(|_| copied(4, &[b, t])).transpose()?,
+            cut_over: AxisSet::NONE,
         });
     }
     Ok(out)

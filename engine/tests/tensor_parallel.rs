@@ -2,12 +2,12 @@
 
 use crossweave_engine::{MeshGroups, dry_run};
 use crossweave_hal::{Bootstrap, DType, Error, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
-use crossweave_mesh::{Axis, Mesh, MeshOptions, Place, Topology};
-use crossweave_plan::{Facts, Plan, Said, check_world};
+use crossweave_mesh::{Axis, AxisSet, Mesh, MeshOptions, Place, Topology};
+use crossweave_plan::{Facts, Moves, Plan, Said, check_world};
 use crossweave_tensor::{
-    Batch, Block, Builder, Cx, Decompositions, Env, Flow, GradSink, Groups, Init, Keep,
-    KernelCache, NoGroups, Param, Pieces, Result, RngKey, Run, Split, Tensor, Ty, Unit, UnitDecl,
-    spmd,
+    Batch, Block, Builder, Check, Cx, Decompositions, Env, Flow, GradSink, Groups, Init, Keep,
+    KernelCache, NoGroups, Param, Pieces, Result, RngKey, Run, Split, Tensor, Unit, UnitDecl,
+    place_on,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -114,11 +114,7 @@ fn run(device: &crossweave_hal::Device, groups: &dyn Groups, at: u64, of: u64) -
         let (mine, shape) = part(&whole, p.shape.dims(), &p.split, at, of);
         params.push(run.from_f32(crossweave_tensor::Shape::new(&shape), &mine)?);
         grads.push(run.zeros(crossweave_tensor::Shape::new(&shape), DType::F32)?);
-        let mut ty: [(Ty, u8); 3] = Default::default();
-        if let Split::Along { dim, .. } = &p.split {
-            ty[0] = (Ty::V, *dim);
-        }
-        types.push(ty);
+        types.push(p.typed(AxisSet::NONE));
     }
     let written: Vec<_> = grads.iter().map(|_| Rc::new(Cell::new(false))).collect();
     let sink = GradSink::new(&grads, &written);
@@ -132,7 +128,7 @@ fn run(device: &crossweave_hal::Device, groups: &dyn Groups, at: u64, of: u64) -
         key: RngKey::default(),
         training: true,
     };
-    let mut cx = Cx::checked(&env, spmd::Check::new(types));
+    let mut cx = Cx::checked(&env, Check::new(types));
     let x = cx.input(run.from_f32([TOKENS, DIM], &values(90, TOKENS * DIM))?);
     let out = unit.block.forward(&mut cx, Flow(vec![x]))?;
     assert_eq!(cx.notes().unwrap().faults(), [] as [String; 0]);
@@ -278,7 +274,9 @@ fn a_rank_that_would_wait_inside_a_block_is_named_before_the_run() {
     let raw = RawPlugin::from_static::<crossweave_backend_null::Null>(&host).unwrap();
     let null = Plugin::new(raw).open(0).unwrap();
     let facts = |sums: usize| {
-        let dry = dry_run(&null, &deep(sums), DType::F32, 2, TOKENS).unwrap();
+        let mut units = deep(sums);
+        place_on(&mut units, &Place::on(&[(Axis::Tp, 2)], 0).unwrap()).unwrap();
+        let dry = dry_run(&null, &units, DType::F32, 2, TOKENS).unwrap();
         Facts {
             units: dry.units,
             micro_batches: 1,
@@ -293,6 +291,13 @@ fn a_rank_that_would_wait_inside_a_block_is_named_before_the_run() {
             Said {
                 axes: Axis::Tp.into(),
                 what: format!("{what} of {n} elements"),
+                moves: Some(Moves {
+                    kind: "all_reduce",
+                    dtype: "f32",
+                    elements: n,
+                    ranks: 2,
+                    ..Moves::default()
+                }),
             };
             sums
         ]

@@ -63,12 +63,64 @@ pub struct UnitTalk {
 }
 
 /// A collective inside a step.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// The axes of its group.
     pub axes: AxisSet,
     /// The operation in words: `reduce of 64 elements`.
     pub what: String,
+    /// The elements that it moves, where they are known: of what blocks say.
+    pub moves: Option<Moves>,
+}
+
+/// The elements that one call of a block moves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moves {
+    /// Its kind, as in the ledger of collectives; `messages` to and from single ranks.
+    pub kind: &'static str,
+    /// Element type.
+    pub dtype: &'static str,
+    /// Elements of the whole vector.
+    pub elements: u64,
+    /// On a stream and a communicator beside those of the block.
+    pub beside: bool,
+    /// Made only where the forward's value was not kept: not in a backward that follows its recomputation.
+    pub again: bool,
+    /// Members of the group.
+    pub ranks: u32,
+    /// The elements that go to and come from single members, where these are not alike for all.
+    pub peers: Vec<Peer>,
+}
+
+/// Elements that go to one member of a group, or come from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its distance in the group, counted ahead and around the end.
+    pub ahead: u32,
+    /// Their number.
+    pub elements: u64,
+    /// They go there.
+    pub sends: bool,
+}
+
+impl Said {
+    /// The elements of each message to the member so many places ahead, or from it.
+    pub(crate) fn with(&self, ahead: u32, sends: bool) -> Vec<u64> {
+        let peers = self.moves.iter().flat_map(|m| &m.peers);
+        let those = peers.filter(|p| (p.ahead, p.sends) == (ahead, sends));
+        those.map(|p| p.elements).collect()
+    }
+    /// The same of two members, whatever numbers of elements they exchange with single ones.
+    pub(crate) fn is_alike(&self, other: &Said) -> bool {
+        let has_peers = |s: &Said| s.moves.as_ref().is_some_and(|m| !m.peers.is_empty());
+        let (Some(a), Some(b)) = (&self.moves, &other.moves) else {
+            return self == other;
+        };
+        if !has_peers(self) && !has_peers(other) {
+            return self == other;
+        }
+        self.axes == other.axes && (a.kind, a.dtype, a.beside) == (b.kind, b.dtype, b.beside)
+    }
 }
 
 impl UnitFacts {

@@ -282,7 +282,7 @@ impl<'a> World<'a> {
     }
 
     /// Returns the communication of a step beyond its kind, in order.
-    fn said(&self, rank: Rank, op: &StepKind) -> &'a [Said] {
+    fn said(&self, rank: Rank, op: &StepKind) -> impl Iterator<Item = &'a Said> + use<'a> {
         let facts = self.ranks[rank as usize].1;
         let of = |unit: UnitId| facts.units.get(unit as usize).map(|u| &u.talk);
         let said = match *op {
@@ -295,7 +295,20 @@ impl<'a> World<'a> {
             StepKind::Update { unit } => of(unit).map(|t| &t.update),
             _ => None,
         };
-        said.map_or(&[], Vec::as_slice)
+        let said = said.map_or(&[][..], Vec::as_slice);
+        let again = |s: &Said| s.moves.as_ref().is_some_and(|m| m.again);
+        // A backward behind a recomputation has what that has gathered.
+        let anew = said.iter().any(again) && self.is_recomputed(rank, op);
+        said.iter().filter(move |s| !(anew && again(s)))
+    }
+
+    /// Returns true if the values that a backward reads were computed once more before it.
+    fn is_recomputed(&self, rank: Rank, op: &StepKind) -> bool {
+        let (StepKind::Backward { unit, mb } | StepKind::InputGrad { unit, mb }) = *op else {
+            return false;
+        };
+        let twice = StepKind::Recompute { unit, mb };
+        self.plan(rank).steps.iter().any(|s| s.op == twice)
     }
 
     /// Inside blocks and updates the members of each group say the same in the same order.
@@ -304,7 +317,7 @@ impl<'a> World<'a> {
         let every = |rank: Rank| -> Line<'a> {
             let steps = self.plan(rank).steps.iter().enumerate();
             let each = steps.flat_map(|(k, s)| {
-                let said = self.said(rank, &s.op).iter();
+                let said = self.said(rank, &s.op);
                 said.map(move |w| (k, &s.op, w))
             });
             each.collect()
@@ -323,7 +336,7 @@ impl<'a> World<'a> {
                         let (x, y) = (a.next(), b.next());
                         let same =
                             |x: &(usize, &StepKind, &Said), y: &(usize, &StepKind, &Said)| {
-                                (x.1, x.2) == (y.1, y.2)
+                                x.1 == y.1 && x.2.is_alike(y.2)
                             };
                         match (x, y) {
                             (None, None) => break,
@@ -342,6 +355,48 @@ impl<'a> World<'a> {
                                 return Err(self.fault(rank, y.0, Law::CollectiveOrder, message));
                             }
                         }
+                    }
+                }
+                let each: Vec<Line<'_>> =
+                    members.iter().map(|r| of(*r).copied().collect()).collect();
+                self.check_messages(axes, &members, &each)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// In each call that the members of a group make alike, one expects of another the elements that it sends.
+    fn check_messages(
+        &self,
+        axes: AxisSet,
+        members: &[Rank],
+        each: &[Vec<(usize, &StepKind, &Said)>],
+    ) -> Result<(), PlanError> {
+        for (i, calls) in each.iter().enumerate() {
+            for (k, (step, _, said)) in calls.iter().enumerate() {
+                let Some(moves) = said.moves.as_ref().filter(|m| m.ranks > 0) else {
+                    continue;
+                };
+                for p in &moves.peers {
+                    let there = (i as u32 + p.ahead) % moves.ranks;
+                    let back = (moves.ranks - p.ahead % moves.ranks) % moves.ranks;
+                    // Of a mesh whose representatives are here the others are not.
+                    let Some(other) = each.get(there as usize).and_then(|e| e.get(k)) else {
+                        continue;
+                    };
+                    let (mine, theirs) =
+                        (said.with(p.ahead, p.sends), other.2.with(back, !p.sends));
+                    if mine != theirs {
+                        let (does, to, answers) = match p.sends {
+                            true => ("sends", "to", "expects"),
+                            false => ("expects", "from", "sends"),
+                        };
+                        let message = format!(
+                            "number {k} of what is said over {axes}, {}: it {does} messages of {mine:?} elements {to} rank {}, which {answers} {theirs:?}",
+                            said.what,
+                            self.number(members[there as usize])
+                        );
+                        return Err(self.fault(members[i], *step, Law::CollectiveOrder, message));
                     }
                 }
             }
@@ -449,6 +504,7 @@ impl<'a> World<'a> {
                 (What::Parcel(a, out), What::Parcel(b, other)) => {
                     a == b && out != other && o.members.iter().all(|m| e.members.contains(m))
                 }
+                (What::Said(a, x), What::Said(b, y)) => a == b && x.is_alike(y),
                 (a, b) => a == b,
             })
         };

@@ -3,8 +3,9 @@
 
 use crossweave_plan::axes::{Axis, AxisSet, Representatives, Topology};
 use crossweave_plan::{
-    Facts, Law, Plan, PlanError, Said, SideEvent, SideProgram, StepKind, UnitFacts, check,
-    check_representative_side_programs, check_representatives, check_side_programs, check_world,
+    Facts, Law, Moves, Peer, Plan, PlanError, Said, SideEvent, SideProgram, StepKind, UnitFacts,
+    check, check_representative_side_programs, check_representatives, check_side_programs,
+    check_world,
 };
 
 fn facts(units: u32, micro_batches: u32) -> Facts {
@@ -143,12 +144,76 @@ fn collectives_of_experts_are_events_of_the_ranks_that_share_them() {
     assert_eq!((e.law, e.rank), (Law::CollectiveOrder, Some(2)), "{e}");
 }
 
+/// What a backward gathers again it does not gather where the forward was recomputed just before it; and of messages each member expects
+/// what the other sends.
+#[test]
+fn what_is_gathered_again_and_messages_are_events_of_their_groups() {
+    let said = |what: &str, moves: Moves| Said {
+        axes: Axis::Tp.into(),
+        what: what.into(),
+        moves: Some(Moves { ranks: 2, ..moves }),
+    };
+    let mut again = facts(2, 1);
+    let gathered = Moves {
+        kind: "all_gather",
+        again: true,
+        ..Moves::default()
+    };
+    again.units[1].talk.backward = vec![said("gather of 8 elements", gathered)];
+    let mut kept = again.clone();
+    kept.units[1].talk.backward.clear();
+    let mesh = Topology::new(&[(Axis::Tp, 2)]).unwrap();
+    let hold = |plan: &Plan, facts: [&Facts; 2]| check_world(&mesh, &facts.map(|f| (plan, f)));
+    let once = plan(ONE);
+    let twice = plan("F0.0 F1.0 R1.0 B1.0 B0.0 ar0 ar1 opt0 opt1");
+    hold(&once, [&again, &again]).unwrap();
+    hold(&twice, [&again, &kept]).unwrap();
+    let e = hold(&once, [&again, &kept]).unwrap_err().to_string();
+    assert!(
+        e.contains("gather of 8 elements") && e.contains("left waiting"),
+        "{e}"
+    );
+
+    let peer = |ahead, elements, sends| Peer {
+        ahead,
+        elements,
+        sends,
+    };
+    let pieces = |out: [u64; 2], into: [u64; 2]| {
+        let mut f = facts(2, 1);
+        let send = [0, 1].map(|k| peer(k as u32, out[k], true));
+        let recv = [0, 1].map(|k| peer(k as u32, into[k], false));
+        let moves = Moves {
+            kind: "all_to_all_v",
+            elements: out.iter().sum(),
+            peers: send.into_iter().chain(recv).collect(),
+            ..Moves::default()
+        };
+        f.units[0].talk.forward = vec![said("dispatch of some elements", moves)];
+        f
+    };
+    // By distance: what each keeps, and what it exchanges with the other.
+    let (first, second) = (pieces([3, 5], [3, 2]), pieces([1, 2], [1, 5]));
+    hold(&once, [&first, &second]).unwrap();
+    let other = pieces([1, 4], [1, 5]);
+    let e = hold(&once, [&first, &other]).unwrap_err().to_string();
+    let words = [
+        "over tp",
+        "dispatch",
+        "expects messages of [2]",
+        "from rank 1",
+        "sends [4]",
+    ];
+    assert!(words.iter().all(|w| e.contains(w)), "{e}");
+}
+
 /// Four ranks of two data-parallel replicas, cut over tp in two: blocks sum over tp, updates over dp.
 #[test]
 fn what_blocks_and_updates_say_is_an_event_of_their_groups() {
     let said = |axes: Axis, what: &str| Said {
         axes: axes.into(),
         what: what.into(),
+        ..Said::default()
     };
     let mut f = facts(2, 1);
     for u in &mut f.units {
@@ -294,7 +359,8 @@ fn representatives_stand_for_all_ranks_of_a_job() {
                         let wide = draw.below(8) == 0;
                         let (axes, what) =
                             (axes[draw.below(2) + 2 * usize::from(wide)], "a sum".into());
-                        unit.talk.forward = vec![Said { axes, what }];
+                        let moves = None;
+                        unit.talk.forward = vec![Said { axes, what, moves }];
                     }
                 }
                 (plan(&steps.join(" ")), f)
@@ -326,6 +392,7 @@ fn representatives_stand_for_all_ranks_of_a_job() {
             SideEvent::Said(Said {
                 axes,
                 what: "a sum".into(),
+                ..Said::default()
             })
         };
         let mut lists = || {

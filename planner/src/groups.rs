@@ -2,6 +2,7 @@
 
 use crate::spec::RankSpec;
 use crossweave_mesh::{Axis, AxisSet, Channel, GroupKey, Part};
+use crossweave_plan::{Facts, Said};
 use std::collections::BTreeSet;
 
 /// The groups of ranks that share flats over some axes, and of those that hold the other parts of the same parameters.
@@ -34,6 +35,8 @@ pub struct StepGroups {
     pub peers: Option<GroupKey>,
     /// Stages that share a unit's parameters with this one.
     pub tie: Option<GroupKey>,
+    /// Those with whom blocks communicate, by what they say in the dry run.
+    pub blocks: Vec<GroupKey>,
 }
 
 impl OwnerGroups {
@@ -56,12 +59,13 @@ impl OwnerGroups {
 
 impl StepGroups {
     /// Those of a rank whose plan gathers, or does not; `shared`: the sets of stages that share a unit; `owners`: the axes over which each
-    /// unit is shared.
+    /// unit is shared; `facts`: what the blocks of the whole model say.
     pub fn of(
         spec: &RankSpec,
         shared: &[BTreeSet<usize>],
         owners: &BTreeSet<AxisSet>,
         gathers: bool,
+        facts: &Facts,
     ) -> StepGroups {
         let place = &spec.place;
         let stages = place.among(Axis::Pp);
@@ -79,6 +83,7 @@ impl StepGroups {
             peers: stages.clone().map(|g| g.on(Channel::Peers)),
             tie: tied,
             stages,
+            blocks: said_groups(spec, facts),
         }
     }
 
@@ -94,11 +99,25 @@ impl StepGroups {
         ];
         let gathers = self.owners.iter().flat_map(|o| [&o.gather, &o.node]);
         let mut out: Vec<GroupKey> = vec![];
-        for key in data.chain(steps).chain(gathers).flatten() {
+        let others = data.chain(steps).chain(gathers).flatten();
+        for key in others.chain(&self.blocks) {
             if !out.contains(key) {
                 out.push(key.clone());
             }
         }
         out
     }
+}
+
+/// The groups of what blocks say, in an order that all ranks have.
+fn said_groups(spec: &RankSpec, facts: &Facts) -> Vec<GroupKey> {
+    let talks = facts.units.iter().map(|u| &u.talk);
+    let said = talks.flat_map(|t| t.forward.iter().chain(&t.backward));
+    let group = |s: &Said| {
+        let key = spec.place.among(s.axes)?;
+        let beside = s.moves.as_ref().is_some_and(|m| m.beside);
+        Some(if beside { key.on(Channel::Blocks) } else { key })
+    };
+    let all: BTreeSet<GroupKey> = said.filter_map(group).collect();
+    all.into_iter().collect()
 }

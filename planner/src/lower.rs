@@ -389,7 +389,8 @@ pub fn lower(
     }
     let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
     let gathers = planned.0.steps.iter().any(gathers);
-    let groups = StepGroups::of(&spec, shared, &owner_sets(&spec, units)?, gathers);
+    let owners = owner_sets(&spec, units)?;
+    let groups = StepGroups::of(&spec, shared, &owners, gathers, &planned.1);
     let each = recipes.iter().enumerate();
     let flats = each.map(|(u, r)| flat(&spec, (u, units), r, elsewhere.contains(&u)));
     let flats: Vec<Flat> = flats.collect();

@@ -66,6 +66,7 @@ fn talk_of_updates(units: &mut [UnitFacts], spec: &RankSpec) {
         u.talk.update = vec![Said {
             axes: stage.axes,
             what: "figures of whole parameters".into(),
+            moves: None,
         }];
     }
 }

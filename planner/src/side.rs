@@ -104,7 +104,8 @@ impl<'a> Side<'a> {
     fn said(&self, axes: AxisSet, what: impl Into<String>) -> Option<SideEvent> {
         let group = self.place.among(axes)?;
         let (axes, what) = (group.axes, what.into());
-        Some(SideEvent::Said(Said { axes, what }))
+        let moves = None;
+        Some(SideEvent::Said(Said { axes, what, moves }))
     }
 
     fn all(&self, what: &str) -> Option<SideEvent> {

@@ -11,11 +11,13 @@ pub struct Flow(pub Vec<Var>);
 /// What a block's tape keeps for its backward when the plan asks for selective recompute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Keep {
-    /// Everything the backward reads.
+    /// Everything the backward reads, but what is gathered again ([`Cx::gather_again`]).
     #[default]
     All,
     /// Drop what is cheap to rebuild (norms, activations); the tape re-runs those nodes when the backward asks.
     Cheap,
+    /// Everything, gathered values too: for a backward that follows at once.
+    Everything,
 }
 
 /// A part of a model that runs as one: a transformer layer, the embedding, the head.

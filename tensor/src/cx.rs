@@ -5,12 +5,13 @@ use crate::env::Env;
 use crate::error::{Result, shape_error};
 use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionExtras, AttentionSpec};
+use crate::ops::comm::Kind;
 use crate::ops::distill::Distillation;
 use crate::ops::embedding::Lookup;
 use crate::ops::norm::NormForm;
 use crate::ops::pointwise::Pointwise;
 use crate::ops::{self, OpNode};
-use crate::spmd::Check;
+use crate::spmd::{Check, Spmd, Ty};
 use crate::tape::{Origin, Tape, Val, Var};
 use crate::{Param, Tensor};
 use crossweave_mesh::Axis;
@@ -50,9 +51,26 @@ impl<'a> Cx<'a> {
     pub fn notes(&self) -> Option<&Check> {
         self.check.as_ref()
     }
+    /// The type of a value in a dry run.
+    pub fn type_of(&self, v: Var) -> Spmd {
+        let vals = self.check.as_ref().map(|c| &c.vals);
+        vals.and_then(|t| t.get(v.0 as usize))
+            .copied()
+            .unwrap_or_default()
+    }
+    /// Notes where the type of what the last block returns is not that which the engine takes it for: `cut` over axes that cut tokens, where
+    /// the shares of a loss are summed (P) and each rank has the logits of its tokens (V), and on every rank (I) over all others.
+    pub fn hold_result(&mut self, name: &str, v: Var, cut: Ty) {
+        let found = self.type_of(v);
+        if let Some(c) = &mut self.check {
+            c.hold_result(name, found, cut);
+        }
+    }
     /// Brings a tensor into the block (its gradient is returned by the backward).
     pub fn input(&mut self, t: Tensor) -> Var {
-        self.push_val(t, u32::MAX, Origin::Own, false)
+        let v = self.push_val(t, u32::MAX, Origin::Own, false);
+        self.typed(v, Check::next_input);
+        v
     }
     /// The tensor of a value.
     pub fn val(&self, v: Var) -> Result<&Tensor> {
@@ -96,6 +114,7 @@ impl<'a> Cx<'a> {
             producer,
             saved: false,
             cheap,
+            gathered: false,
             spoiled: None,
         });
         if let Some(c) = &mut self.check
@@ -306,11 +325,38 @@ impl<'a> Cx<'a> {
     }
     /// I -> R; backward all-reduces.
     pub fn enter(&mut self, x: Var, on: Axis) -> Result<Var> {
-        ops::comm::enter(self, x, on)
+        ops::comm::sum(self, x, on, Kind::Enter)
     }
     /// P -> I by an all-reduce; backward is the identity. `x` must not be used afterwards.
     pub fn reduce(&mut self, x: Var, on: Axis) -> Result<Var> {
-        ops::comm::reduce(self, x, on)
+        ops::comm::sum(self, x, on, Kind::Reduce)
+    }
+    /// V -> R: the ranks' pieces of a dim, one behind the other; backward reduce-scatters.
+    pub fn gather(&mut self, x: Var, on: Axis, dim: usize) -> Result<Var> {
+        let again = false;
+        ops::comm::forward(self, x, on, Kind::Gather { dim, again })
+    }
+    /// The same, not kept for the backward, which gathers it once more where it reads it.
+    pub fn gather_again(&mut self, x: Var, on: Axis, dim: usize) -> Result<Var> {
+        let again = true;
+        ops::comm::forward(self, x, on, Kind::Gather { dim, again })
+    }
+    /// P -> V: this rank's piece of a dim of the sum, by a reduce-scatter; backward all-gathers.
+    pub fn scatter(&mut self, x: Var, on: Axis, dim: usize) -> Result<Var> {
+        ops::comm::forward(self, x, on, Kind::Scatter { dim })
+    }
+    /// I -> V: this rank's piece of a dim; backward all-gathers.
+    pub fn slice(&mut self, x: Var, on: Axis, dim: usize) -> Result<Var> {
+        ops::comm::forward(self, x, on, Kind::Slice { dim })
+    }
+    /// V -> V: each rank gets its piece of dim `split` from every other, one behind the other along dim `join`; backward is the
+    /// opposite exchange.
+    pub fn all_to_all(&mut self, x: Var, on: Axis, [split, join]: [usize; 2]) -> Result<Var> {
+        ops::comm::forward(self, x, on, Kind::AllToAll { split, join })
+    }
+    /// V -> V: what the rank `by` places before this one has, around the axis; backward sends as far the other way.
+    pub fn shift(&mut self, x: Var, on: Axis, by: i32) -> Result<Var> {
+        ops::comm::forward(self, x, on, Kind::Shift { by })
     }
     /// A user's function.
     pub fn apply<F: Function>(&mut self, f: F, ins: &[Var]) -> Result<Var> {

@@ -1,10 +1,11 @@
 //! What a block may touch while it runs: the launcher, its parameters and gradients, its batch, its random key, its groups.
 
 use crate::error::Result;
+use crate::groups::Groups;
 use crate::{Run, Tensor, shape_error};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
-use crossweave_mesh::Axis;
+use crossweave_mesh::{Axis, AxisSet, Place};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -48,9 +49,24 @@ pub struct Batch {
     pub images: Option<Tensor>,
     /// Which feature of all images stands at a token, i32 `[B, T]`; -1: none.
     pub places: Option<Tensor>,
+    /// The axes whose ranks have the other tokens of the same rows: of each row this rank has a piece.
+    pub cut_over: AxisSet,
 }
 
 impl Batch {
+    /// The axes of a place whose ranks have the other tokens of its rows ([`Batch::cut_over`]): context parallelism's, where it is longer
+    /// than one.
+    pub fn cut_at(place: &Place) -> AxisSet {
+        place.among(Axis::Cp).map_or(AxisSet::NONE, |g| g.axes)
+    }
+    /// Predictions of the whole rows of which `n` are here: what a mean over them is divided by. The sum of the ranks' shares is the mean.
+    pub(crate) fn predictions(&self, groups: &dyn Groups, n: u64) -> u64 {
+        let ranks = self
+            .cut_over
+            .iter()
+            .map(|axis| u64::from(groups.size(axis)));
+        n * ranks.product::<u64>()
+    }
     /// [`Batch::segments`] of `b` rows.
     pub(crate) fn segments_of(&self, b: u64) -> Result<Option<&Tensor>> {
         match &self.segments {
@@ -75,30 +91,6 @@ impl Batch {
             }
             at => Ok(at.as_ref()),
         }
-    }
-}
-
-/// Communication inside a block, by mesh axis. A group of one is a real group.
-pub trait Groups {
-    /// Ranks along `axis`.
-    fn size(&self, axis: Axis) -> u32;
-    /// Which of them this is.
-    fn at(&self, axis: Axis) -> u32;
-    /// Sums `t` over `axis` in place, in stream order.
-    fn all_reduce(&self, run: &Run<'_>, axis: Axis, t: &Tensor) -> Result<()>;
-}
-
-/// Every axis has one rank: nothing to exchange.
-pub struct NoGroups;
-impl Groups for NoGroups {
-    fn size(&self, _: Axis) -> u32 {
-        1
-    }
-    fn at(&self, _: Axis) -> u32 {
-        0
-    }
-    fn all_reduce(&self, _: &Run<'_>, _: Axis, _: &Tensor) -> Result<()> {
-        Ok(())
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::Shape;
 use crate::block::Block;
 use crate::error::{Result, shape_error};
-use crossweave_mesh::{Axis, Cut, Held, Place};
+use crate::spmd::{self, Ty, TypedParam};
+use crossweave_mesh::{Axis, AxisSet, Cut, Held, Place};
 use std::sync::Arc;
 
 /// Index into the parameters of the unit being run (own ones first, then borrowed ones).
@@ -96,6 +97,22 @@ impl ParamDecl {
         Shape::new(&self.held.part.dims())
     }
 
+    /// As the dry run sees it, where the plan sums its gradient over these axes.
+    pub fn typed(&self, sums: AxisSet) -> TypedParam {
+        let mut along: [(Ty, u8); 3] = Default::default();
+        if let Split::Along { axis, dim, .. } = &self.split
+            && let Some(i) = spmd::at(*axis)
+        {
+            along[i] = (Ty::V, *dim);
+        }
+        TypedParam {
+            name: self.name.clone(),
+            along,
+            sums,
+            frozen: !self.group.trains(),
+        }
+    }
+
     /// What the rank at `place` holds of it.
     ///
     /// # Errors
@@ -117,14 +134,17 @@ impl ParamDecl {
     }
 }
 
-/// Says of every parameter what the rank at `place` holds of it. Call it on units before the dry run sees them, where an axis
-/// that splits parameters is longer than one.
+/// Says of every unit where the rank is, and of every parameter what it holds of it there. Call it on units before the dry run sees
+/// them, where an axis on which blocks communicate is longer than one.
 ///
 /// # Errors
 /// As [`ParamDecl::held_at`].
 pub fn place_on(units: &mut [UnitDecl], place: &Place) -> Result<()> {
-    let mut params = units.iter_mut().flat_map(|u| &mut u.params);
-    params.try_for_each(|p| p.held_at(place).map(|held| p.held = held))
+    units.iter_mut().try_for_each(|u| {
+        u.place = *place;
+        let mut params = u.params.iter_mut();
+        params.try_for_each(|p| p.held_at(place).map(|held| p.held = held))
+    })
 }
 
 /// What a unit reads of a sample beside its tokens: images, and how they stand among these.
@@ -180,6 +200,8 @@ pub struct UnitDecl {
     pub consts: Vec<(Shape, Arc<[f32]>)>,
     /// Images that it reads of a sample.
     pub images: Option<Images>,
+    /// The rank's place on the mesh, by which its blocks communicate: alone, where [`place_on`] has not said otherwise.
+    pub place: Place,
     /// The code.
     pub block: Arc<dyn Block>,
 }
@@ -223,6 +245,7 @@ impl Builder {
             borrowed,
             consts,
             images,
+            place: Place::alone(),
             block: Arc::new(block),
         });
     }

@@ -44,6 +44,8 @@ pub(crate) struct Val {
     pub saved: bool,
     /// Cheap to rebuild from its node's inputs.
     pub cheap: bool,
+    /// Gathered from other ranks, and once more where the backward reads it.
+    pub gathered: bool,
     /// Overwritten in place by the op of this name: nobody may read it any more.
     pub spoiled: Option<&'static str>,
 }
@@ -86,25 +88,24 @@ impl Tape {
         seen.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Ends the forward: what no backward reads is dropped, and what is cheap to rebuild too when `keep` says so. `outputs` stay with the caller.
+    /// Ends the forward: what no backward reads is dropped, and of the rest what `keep` says is made again. `outputs` stay with the caller.
     pub(crate) fn seal(&mut self, keep: Keep) {
-        if keep == Keep::All {
-            for v in self.vals.iter_mut().filter(|v| !v.saved) {
-                v.tensor = None;
-            }
-            return;
-        }
-        let mut needed: Vec<bool> = self.vals.iter().map(|v| v.saved && !v.cheap).collect();
+        let again = |v: &Val| match keep {
+            Keep::Everything => false,
+            Keep::All => v.gathered,
+            Keep::Cheap => v.gathered || v.cheap,
+        };
+        let mut needed: Vec<bool> = self.vals.iter().map(|v| v.saved && !again(v)).collect();
         // What a dropped value is rebuilt from must stay.
         for i in (0..self.vals.len()).rev() {
-            if self.vals[i].saved && self.vals[i].cheap && !needed[i] {
+            if self.vals[i].saved && again(&self.vals[i]) && !needed[i] {
                 let producer = self.vals[i].producer as usize;
                 if let Some(n) = self.nodes.get(producer) {
                     for v in n.inputs() {
-                        needed[v.0 as usize] |= !self.vals[v.0 as usize].cheap
-                            || self.vals[v.0 as usize].producer == u32::MAX;
-                        // A cheap input is rebuilt in turn: mark it so that the walk reaches its inputs.
-                        self.vals[v.0 as usize].saved = true;
+                        let input = &mut self.vals[v.0 as usize];
+                        needed[v.0 as usize] |= !again(input) || input.producer == u32::MAX;
+                        // An input that is dropped is rebuilt in turn: mark it so that the walk reaches its inputs.
+                        input.saved = true;
                     }
                 }
             }

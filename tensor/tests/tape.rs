@@ -545,12 +545,18 @@ impl Groups for Twins {
     fn at(&self, _: Axis) -> u32 {
         0
     }
-    fn all_reduce(&self, run: &Run<'_>, _: Axis, t: &Tensor) -> Result<()> {
+    fn exchange(&self, run: &Run<'_>, _: &Link, all: &[Exchange<'_>]) -> Result<()> {
         let k = op::KindParams {
             kind: op::binary::ADD,
             ..Default::default()
         };
-        run.launch(op::BINARY, &[Some(t), Some(t), Some(t)], k.as_bytes(), &[])
+        for e in all {
+            let Exchange::AllReduce(t) = e else {
+                return shape_error(format!("twins have no {}", e.kind()));
+            };
+            run.launch(op::BINARY, &[Some(t), Some(t), Some(t)], k.as_bytes(), &[])?;
+        }
+        Ok(())
     }
 }
 
@@ -695,9 +701,12 @@ fn sharding_mistakes_are_sentences() {
             &[vec![0.0; 8]],
             None,
             &|cx, _| {
-                let whole = (Ty::I, 0);
-                let check =
-                    spmd::Check::new(vec![[(Ty::V, 0), whole, whole], [(Ty::V, 1), whole, whole]]);
+                let split = |dim: u8| TypedParam {
+                    name: format!("split on {dim}"),
+                    along: [(Ty::V, dim), (Ty::I, 0), (Ty::I, 0)],
+                    ..TypedParam::default()
+                };
+                let check = Check::new(vec![split(0), split(1)]);
                 let mut dry = Cx::checked(cx.env, check);
                 let x = dry.input(cx.env.run.zeros([2, 4], DType::F32)?);
                 f(&mut dry, x)?;

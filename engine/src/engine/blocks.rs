@@ -8,7 +8,7 @@ use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType};
 use crossweave_program::Part;
 use crossweave_tensor::{
-    Batch, Cx, Decompositions, Env, Flow, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
+    Batch, Cx, Decompositions, Env, Flow, GradSink, Groups, Keep, KernelCache, RngKey, Run, Tensor,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -85,6 +85,7 @@ impl Engine {
             .iter()
             .map(|v| cx.val(*v).cloned())
             .collect::<Tensors<Vec<_>>>()?;
+        self.groups.settle(&run)?;
         Ok((Act::Saved(cx.finish(keep), vars, out.0), outs))
     }
 
@@ -163,6 +164,7 @@ impl Engine {
             training: true,
         };
         let dins = tape.backward(&env, &outs, douts, &ins)?;
+        self.groups.settle(&run)?;
         as_rehearsed(
             &self.blocks.units[u],
             adds,

@@ -230,6 +230,7 @@ impl Engine {
                 positions: positions
                     .map(|d| words(&mut *positions_of(&d, tokens, given, seq), &rows))
                     .transpose()?,
+                cut_over: Batch::cut_at(&self.lowered.spec.place),
             })
         };
         go().map_err(|e| self.error("uploading the batch", e))

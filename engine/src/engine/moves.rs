@@ -56,7 +56,8 @@ impl Engine {
         }
     }
 
-    /// Whether this rank counts its loss: of those that see the same tokens, and hold parts of the same parameters, one does.
+    /// Whether this rank counts its loss: of those that see the same tokens, and hold parts of the same parameters, one does. Where ranks
+    /// have pieces of the same rows each counts its share.
     pub(super) fn counts_loss(&self) -> bool {
         self.lowered.spec.place.at(Axis::Tp) == 0
     }

@@ -16,7 +16,7 @@ use crate::upload::{images, upload_consts};
 use crate::values::Values;
 use crate::whole::Whole;
 use crossweave_machine::Machine;
-use crossweave_mesh::{GroupKey, Mesh};
+use crossweave_mesh::{Channel, GroupKey, Mesh};
 use crossweave_offload::{Executor, FileTier};
 use crossweave_plan::StepKind;
 use crossweave_planner::{Lowered, OffloadDevice, RankSpec, StepGroups, Units};
@@ -84,6 +84,11 @@ impl Engine {
             let filled = lanes.compute.fill(seed.all(), bits, 4);
             filled.map_err(at(&spec, "set-up"))?;
         }
+        let beside = lowered.groups.blocks.iter();
+        let groups = match beside.map(|g| g.channel).any(|c| c == Channel::Blocks) {
+            true => MeshGroups::with_beside(mesh, device).map_err(at(&spec, "set-up"))?,
+            false => MeshGroups::new(mesh),
+        };
         let graphs = Graphs::new(device, links.graphs).map_err(at(&spec, "set-up"))?;
         Ok(Engine {
             values: Values::new(units.len(), spec.own_micro_batches() as usize),
@@ -96,7 +101,7 @@ impl Engine {
             state,
             whole,
             lanes,
-            groups: MeshGroups::new(mesh),
+            groups,
             host,
             pipe,
             lowered,

@@ -32,6 +32,7 @@ impl Engine {
     ) -> Result<()> {
         let (stream, rows) = (&self.lanes.compute, &self.lowered.spec.rows);
         let images = images(&self.blocks.units);
+        let rows = (rows, Batch::cut_at(&self.lowered.spec.place));
         let data = upload(&mut self.in_flight, stream, rows, images, batches);
         let data = data.map_err(|e| self.error("uploading the batch", e))?;
         let inputs = Inputs {
@@ -276,8 +277,8 @@ impl Engine {
             (Part::Recompute, Some(StepKind::Recompute { unit, mb })) => {
                 let (u, m) = (*unit as usize, *mb as usize);
                 let ins = self.values.inputs(u, m)?;
-                let (act, _) =
-                    self.forward(u, part, ins, &data[m], batches[m].first_sequence, Keep::All)?;
+                let (first, keep) = (batches[m].first_sequence, Keep::Everything);
+                let (act, _) = self.forward(u, part, ins, &data[m], first, keep)?;
                 self.values.keep(u, m, Some(act));
             }
             (Part::Backward, Some(StepKind::Backward { unit, mb })) => {

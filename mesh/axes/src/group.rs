@@ -26,6 +26,8 @@ pub enum Channel {
     Gather,
     /// Messages between single members.
     Peers,
+    /// What blocks say beside their own stream.
+    Blocks,
 }
 
 /// The name of a group: what programs, plans and messages call it. Every member has the same name for it.
@@ -67,7 +69,7 @@ impl GroupKey {
 }
 
 impl fmt::Display for GroupKey {
-    /// `dp`, `dp/gather`, `dp/node`, `pp/tie`, `pp/peers`.
+    /// `dp`, `dp/gather`, `dp/node`, `pp/tie`, `pp/peers`, `tp/blocks`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.axes)?;
         f.write_str(match self.part {
@@ -79,6 +81,7 @@ impl fmt::Display for GroupKey {
             Channel::Main => "",
             Channel::Gather => "/gather",
             Channel::Peers => "/peers",
+            Channel::Blocks => "/blocks",
         })
     }
 }

@@ -227,15 +227,10 @@ pub(crate) fn forward(
         cx.save(x);
     }
     cx.typed(out, |c| {
-        c.same(
-            "attention",
-            &[
-                c.vals[q.0 as usize],
-                c.vals[k.0 as usize],
-                c.vals[v.0 as usize],
-            ],
-            false,
-        )
+        let ins = [Some(q), Some(k), Some(v), extras.bias];
+        let ins = ins.into_iter().flatten().map(|x| c.vals[x.0 as usize]);
+        let ins: Vec<_> = ins.collect();
+        c.attention(&ins, spec.split, extras.sinks.map(|s| s.0.into()))
     });
     cx.push_node(OpNode::Attention(Node {
         q,

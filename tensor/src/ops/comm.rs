@@ -1,92 +1,334 @@
-//! Transitions of tensor parallelism, forward beside backward: `enter` (I -> R, backward all-reduces) and `reduce` (P -> I, backward identity).
+//! Transitions between sharding types, each beside its adjoint: what ranks have alike or in parts before an op, and after it.
+//!
+//! | op | forward | backward |
+//! |---|---|---|
+//! | `enter` | I to R: nothing | all-reduce |
+//! | `reduce` | P to I: all-reduce | nothing |
+//! | `gather` | V to R: all-gather along a dim | reduce-scatter along it |
+//! | `scatter` | P to V: reduce-scatter along a dim | all-gather along it |
+//! | `slice` | I to V: this rank's piece of a dim | all-gather along it |
+//! | `all_to_all` | V along one dim to V along another | the other way round |
+//! | `shift` | V: what the rank `by` places before has | from the rank as many places behind |
+//!
+//! Along the first dim that is longer than one pieces lie end to end and nothing is copied; along others they are packed by one
+//! strided copy.
 
 use super::OpNode;
+use super::add::copy;
 use crate::env::Env;
-use crate::error::Result;
-use crate::spmd::{Said, Ty};
+use crate::error::{Result, shape_error};
+use crate::exchange::{Exchange, Link};
+use crate::spmd::Ty;
 use crate::tape::{Back, Origin, Var};
-use crate::{Cx, Tensor};
+use crate::{Cx, Shape, Tensor};
 use crossweave_mesh::Axis;
+
+/// Which transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Enter,
+    Reduce,
+    /// Pieces of a dim of all ranks, one behind the other; `again`: where the backward reads them they are gathered once more.
+    Gather {
+        dim: usize,
+        again: bool,
+    },
+    Scatter {
+        dim: usize,
+    },
+    Slice {
+        dim: usize,
+    },
+    /// The dim `split` is cut into pieces for the ranks, and what comes is laid one behind the other along `join`.
+    AllToAll {
+        split: usize,
+        join: usize,
+    },
+    Shift {
+        by: i32,
+    },
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Enter => "enter",
+            Kind::Reduce => "reduce",
+            Kind::Gather { .. } => "gather",
+            Kind::Scatter { .. } => "scatter",
+            Kind::Slice { .. } => "slice",
+            Kind::AllToAll { .. } => "all_to_all",
+            Kind::Shift { .. } => "shift",
+        }
+    }
+    /// The dims along which pieces lie.
+    fn dims(self) -> [Option<usize>; 2] {
+        match self {
+            Kind::Enter | Kind::Reduce | Kind::Shift { .. } => [None; 2],
+            Kind::Gather { dim, .. } | Kind::Scatter { dim } | Kind::Slice { dim } => {
+                [Some(dim), None]
+            }
+            Kind::AllToAll { split, join } => [Some(split), Some(join)],
+        }
+    }
+    /// The types of what goes in and what comes out.
+    fn types(self) -> [Ty; 2] {
+        match self {
+            Kind::Enter => [Ty::I, Ty::R],
+            Kind::Reduce => [Ty::P, Ty::I],
+            Kind::Gather { .. } => [Ty::V, Ty::R],
+            Kind::Scatter { .. } => [Ty::P, Ty::V],
+            Kind::Slice { .. } => [Ty::I, Ty::V],
+            Kind::AllToAll { .. } | Kind::Shift { .. } => [Ty::V, Ty::V],
+        }
+    }
+}
 
 pub(crate) struct Node {
     pub x: Var,
     pub out: Var,
     axis: Axis,
+    kind: Kind,
 }
 
-/// A sum over the axis that leaves the input's bytes alone.
-fn summed(env: &Env<'_>, x: &Tensor, axis: Axis) -> Result<Tensor> {
-    let y = env.run.empty(*x.shape(), x.dtype())?;
-    super::add::copy(env, &y, x)?;
-    env.groups.all_reduce(env.run, axis, &y)?;
-    Ok(y)
+/// One transition under way on one rank.
+struct Move<'a, 'e> {
+    env: &'a Env<'e>,
+    link: Link,
 }
 
-/// What the dry run notes of a sum over an axis.
-fn collective(axis: Axis, elements: u64) -> impl Fn(&'static str, bool) -> Said {
-    move |op, backward| Said {
-        op,
-        axis,
-        backward,
-        elements,
+impl Move<'_, '_> {
+    fn ranks(&self) -> u64 {
+        self.env.groups.size(self.link.axis).into()
     }
-}
 
-pub(crate) fn enter(cx: &mut Cx<'_>, x: Var, axis: Axis) -> Result<Var> {
-    let t = cx.val(x)?.clone();
-    let said = collective(axis, t.numel());
-    let node = cx.next_node();
-    let out = cx.push_val(t, node, Origin::Own, false);
-    cx.typed(out, |c| {
-        c.said.push(said("enter", true));
-        c.step("enter", c.vals[x.0 as usize], axis, Ty::I, Ty::R)
-    });
-    cx.push_node(OpNode::Enter(Node { x, out, axis }));
-    Ok(out)
-}
+    fn exchange(&self, all: &[Exchange<'_>]) -> Result<()> {
+        self.env.groups.exchange(self.env.run, &self.link, all)
+    }
 
-pub(crate) fn reduce(cx: &mut Cx<'_>, x: Var, axis: Axis) -> Result<Var> {
-    let partial = cx.val(x)?.clone();
-    // No backward reads the summands, so their memory takes the sum.
-    let free = cx.env.groups.size(axis) > 1 && partial.is_dense() && cx.spoil(x, "reduce");
-    let y = match (cx.env.groups.size(axis), free) {
-        (1, _) => partial,
-        (_, true) => {
-            cx.env.groups.all_reduce(cx.env.run, axis, &partial)?;
-            partial
+    fn dense(&self, x: &Tensor) -> Result<Tensor> {
+        if x.is_dense() {
+            return Ok(x.clone());
         }
-        (_, false) => summed(cx.env, &partial, axis)?,
-    };
-    let said = collective(axis, y.numel());
-    let node = cx.next_node();
-    let out = cx.push_val(y, node, Origin::Own, false);
-    cx.typed(out, |c| {
-        c.said.push(said("reduce", false));
-        c.step("reduce", c.vals[x.0 as usize], axis, Ty::P, Ty::I)
-    });
-    cx.push_node(OpNode::Reduce(Node { x, out, axis }));
-    Ok(out)
+        let y = self.env.run.empty(*x.shape(), x.dtype())?;
+        copy(self.env, &y, x)?;
+        Ok(y)
+    }
+
+    /// A shape with the dim as long as `change` makes it.
+    fn with_dim(
+        &self,
+        shape: &Shape,
+        dim: usize,
+        change: impl Fn(u64) -> Option<u64>,
+    ) -> Result<Shape> {
+        let (op, axis, mut dims) = (self.link.op, self.link.axis, shape.dims().to_vec());
+        let Some(n) = dims.get_mut(dim) else {
+            return shape_error(format!("{op} over {axis}: {shape:?} has no dim {dim}"));
+        };
+        let Some(to) = change(*n) else {
+            return shape_error(format!(
+                "{op} over {axis}: its {} ranks do not divide dim {dim} of {shape:?}; make it a multiple of them",
+                self.ranks()
+            ));
+        };
+        *n = to;
+        Ok(Shape::new(&dims))
+    }
+    fn piece(&self, shape: &Shape, dim: usize) -> Result<Shape> {
+        let n = self.ranks();
+        self.with_dim(shape, dim, |d| {
+            (d >= n && d.is_multiple_of(n)).then(|| d / n)
+        })
+    }
+    fn whole(&self, shape: &Shape, dim: usize) -> Result<Shape> {
+        let n = self.ranks();
+        self.with_dim(shape, dim, |d| Some(d * n))
+    }
+
+    /// A dense tensor as the pieces of a dim, `[ranks, before, piece]`, wherever they lie.
+    fn as_pieces(&self, x: &Tensor, dim: usize) -> Tensor {
+        let (dims, n) = (x.shape().dims(), self.ranks());
+        let before: u64 = dims[..dim].iter().product();
+        let row: u64 = dims[dim..].iter().product();
+        let piece = row / n;
+        x.strided([n, before, piece], &[piece as i64, row as i64, 1], 0)
+    }
+    /// Do the pieces of a dim lie one behind the other already?
+    fn in_order(x: &Shape, dim: usize) -> bool {
+        x.dims()[..dim].iter().all(|d| *d == 1)
+    }
+
+    /// The pieces of a dim, one behind the other.
+    fn packed(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
+        let x = self.dense(x)?;
+        if Self::in_order(x.shape(), dim) {
+            return Ok(x);
+        }
+        let y = self.env.run.empty(*x.shape(), x.dtype())?;
+        let from = self.as_pieces(&x, dim);
+        copy(self.env, &y.view(*from.shape()), &from)?;
+        Ok(y)
+    }
+    /// A tensor of this shape from the pieces of one of its dims, which lie one behind the other.
+    fn unpacked(&self, pieces: Tensor, shape: Shape, dim: usize) -> Result<Tensor> {
+        if Self::in_order(&shape, dim) {
+            return Ok(pieces.view(shape));
+        }
+        let y = self.env.run.empty(shape, pieces.dtype())?;
+        let to = self.as_pieces(&y, dim);
+        copy(self.env, &to, &pieces.view(*to.shape()))?;
+        Ok(y)
+    }
+
+    fn all_reduce(&self, x: &Tensor) -> Result<()> {
+        self.exchange(&[Exchange::AllReduce(x)])
+    }
+    /// A sum over the axis that leaves the input's bytes alone.
+    fn summed(&self, x: &Tensor) -> Result<Tensor> {
+        let y = self.env.run.empty(*x.shape(), x.dtype())?;
+        copy(self.env, &y, x)?;
+        self.all_reduce(&y)?;
+        Ok(y)
+    }
+    fn gathered(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
+        let (shape, x) = (self.whole(x.shape(), dim)?, self.dense(x)?);
+        let y = self.env.run.empty(shape, x.dtype())?;
+        let (send, recv) = (&x, &y);
+        self.exchange(&[Exchange::AllGather { send, recv }])?;
+        self.unpacked(y, shape, dim)
+    }
+    fn scattered(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
+        let (shape, x) = (self.piece(x.shape(), dim)?, self.packed(x, dim)?);
+        let y = self.env.run.empty(shape, x.dtype())?;
+        let (send, recv) = (&x, &y);
+        self.exchange(&[Exchange::ReduceScatter { send, recv }])?;
+        Ok(y)
+    }
+    /// A copy of this rank's piece, so that the whole can be given up.
+    fn sliced(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
+        let shape = self.piece(x.shape(), dim)?;
+        let y = self.env.run.empty(shape, x.dtype())?;
+        let len = shape.dims()[dim];
+        let at = u64::from(self.env.groups.at(self.link.axis));
+        copy(self.env, &y, &x.narrow(dim, at * len, len))?;
+        Ok(y)
+    }
+    fn exchanged(&self, x: &Tensor, split: usize, join: usize) -> Result<Tensor> {
+        let shape = self.whole(&self.piece(x.shape(), split)?, join)?;
+        let sent = self.packed(x, split)?;
+        let came = self.env.run.empty(*sent.shape(), x.dtype())?;
+        let (send, recv) = (&sent, &came);
+        self.exchange(&[Exchange::AllToAll { send, recv }])?;
+        self.unpacked(came, shape, join)
+    }
+    fn shifted(&self, x: &Tensor, by: i32) -> Result<Tensor> {
+        let (n, at) = (
+            self.ranks() as i64,
+            i64::from(self.env.groups.at(self.link.axis)),
+        );
+        let x = self.dense(x)?;
+        let y = self.env.run.empty(*x.shape(), x.dtype())?;
+        let rank = |places: i64| (at + places).rem_euclid(n) as u32;
+        let (to, from) = (rank(by.into()), rank(-i64::from(by)));
+        let messages = [
+            Exchange::Send { to, what: &x },
+            Exchange::Recv { from, what: &y },
+        ];
+        self.exchange(&messages)?;
+        Ok(y)
+    }
 }
 
 impl Node {
-    pub fn enter_backward(&self, b: &mut Back<'_, '_>) -> Result<()> {
+    fn at<'a, 'e>(&self, env: &'a Env<'e>, again: bool) -> Move<'a, 'e> {
+        let link = Link::new(self.kind.name(), self.axis);
+        Move {
+            env,
+            link: Link { again, ..link },
+        }
+    }
+
+    /// Makes the output of a gather once more.
+    pub fn rerun(&self, env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
+        match self.kind {
+            Kind::Gather { dim, .. } => self.at(env, true).gathered(x, dim),
+            kind => shape_error(format!(
+                "backward: {} is not made again from its input",
+                kind.name()
+            )),
+        }
+    }
+
+    pub fn backward(&self, b: &mut Back<'_, '_>) -> Result<()> {
         let Some(dy) = b.take(self.out) else {
             return Ok(());
         };
-        let dx = if b.env.groups.size(self.axis) == 1 {
-            dy
-        } else if dy.is_unique() && dy.is_dense() {
-            b.env.groups.all_reduce(b.env.run, self.axis, &dy)?;
-            dy
-        } else {
-            summed(b.env, &dy, self.axis)?
+        let to = self.at(b.env, false);
+        let dx = match self.kind {
+            _ if to.ranks() == 1 => dy,
+            Kind::Reduce => dy,
+            Kind::Enter if dy.is_unique() && dy.is_dense() => {
+                to.all_reduce(&dy)?;
+                dy
+            }
+            Kind::Enter => to.summed(&dy)?,
+            Kind::Gather { dim, .. } => to.scattered(&dy, dim)?,
+            Kind::Scatter { dim } | Kind::Slice { dim } => to.gathered(&dy, dim)?,
+            Kind::AllToAll { split, join } => to.exchanged(&dy, join, split)?,
+            Kind::Shift { by } => to.shifted(&dy, -by)?,
         };
         b.give(self.x, dx)
     }
-    pub fn reduce_backward(&self, b: &mut Back<'_, '_>) -> Result<()> {
-        let Some(dy) = b.take(self.out) else {
-            return Ok(());
-        };
-        b.give(self.x, dy)
+}
+
+/// Records a transition that sums over the axis, forward or backward: once, where no test of the dry run says otherwise.
+pub(crate) fn sum(cx: &mut Cx<'_>, x: Var, axis: Axis, kind: Kind) -> Result<Var> {
+    let check = cx.check.as_mut();
+    let times = check.map_or(1, |c| c.times(kind.name()));
+    (0..times).try_fold(x, |x, _| forward(cx, x, axis, kind))
+}
+
+/// Records a transition.
+pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, axis: Axis, kind: Kind) -> Result<Var> {
+    let mut node = Node {
+        x,
+        out: x,
+        axis,
+        kind,
+    };
+    let value = cx.val(x)?.clone();
+    let ranks = cx.env.groups.size(axis);
+    // No backward reads the summands of a sum, so their memory takes it.
+    let free = kind == Kind::Reduce && ranks > 1 && value.is_dense() && cx.spoil(x, "reduce");
+    let to = node.at(cx.env, false);
+    // On one rank too, where nothing is cut.
+    for dim in kind.dims().into_iter().flatten() {
+        to.whole(value.shape(), dim)?;
     }
+    let y = match kind {
+        Kind::Enter => value,
+        _ if ranks == 1 => value,
+        Kind::Reduce if free => {
+            to.all_reduce(&value)?;
+            value
+        }
+        Kind::Reduce => to.summed(&value)?,
+        Kind::Gather { dim, .. } => to.gathered(&value, dim)?,
+        Kind::Scatter { dim } => to.scattered(&value, dim)?,
+        Kind::Slice { dim } => to.sliced(&value, dim)?,
+        Kind::AllToAll { split, join } => to.exchanged(&value, split, join)?,
+        Kind::Shift { by } => to.shifted(&value, by)?,
+    };
+    let made = cx.next_node();
+    let (out, [from, into]) = (cx.push_val(y, made, Origin::Own, false), kind.types());
+    node.out = out;
+    if matches!(kind, Kind::Gather { again: true, .. }) && ranks > 1 {
+        cx.tape.vals[out.0 as usize].gathered = true;
+    }
+    cx.typed(out, |c| {
+        c.step(kind.name(), c.vals[x.0 as usize], axis, from, into)
+    });
+    cx.push_node(OpNode::Transition(node));
+    Ok(out)
 }

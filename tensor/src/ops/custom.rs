@@ -25,7 +25,7 @@ pub(crate) fn forward(cx: &mut Cx<'_>, mut f: Box<dyn Function>, ins: &[Var]) ->
         let types: Vec<_> = ins.iter().map(|v| c.vals[v.0 as usize]).collect();
         match f.spmd(&types) {
             Ok(ty) => c.vals[out.0 as usize] = ty,
-            Err(why) => c.faults.push(format!("function: {why}")),
+            Err(why) => c.fault(format!("function: {why}")),
         }
     }
     cx.push_node(OpNode::Custom(Node {

@@ -44,6 +44,9 @@ pub(crate) fn forward(cx: &mut Cx<'_>, table: Param, buckets: &Tensor) -> Result
     }
     let node = cx.next_node();
     let out = cx.push_val(y, node, Origin::Own, false);
+    cx.typed(out, |c| {
+        c.table("distance_bias", Default::default(), table.0.into(), None)
+    });
     cx.push_node(OpNode::DistanceBias(Node { out, table, index }));
     Ok(out)
 }

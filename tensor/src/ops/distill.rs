@@ -5,7 +5,7 @@ use super::{custom, xent};
 use crate::block::Function;
 use crate::env::{Env, IGNORED};
 use crate::error::{Result, shape_error};
-use crate::spmd::Spmd;
+use crate::spmd::{Spmd, shares};
 use crate::tape::Var;
 use crate::{Cx, Tensor};
 use crossweave_hal::DType;
@@ -232,7 +232,7 @@ impl Function for Taught {
 
     fn spmd(&self, ins: &[Spmd]) -> std::result::Result<Spmd, String> {
         match ins {
-            [z, t] if z == t => Ok(*z),
+            [z, t] if z == t => Ok(shares(*z)),
             _ => {
                 Err("distillation: logits of student and teacher that are split differently".into())
             }

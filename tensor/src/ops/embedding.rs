@@ -3,7 +3,6 @@
 use super::vocabulary::Vocabulary;
 use super::{OpNode, add};
 use crate::error::{Error, Result, shape_error};
-use crate::spmd::{Spmd, Ty};
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
 use crossweave_hal::abi::op;
@@ -95,6 +94,13 @@ pub(crate) fn forward(
     }
     let node = cx.next_node();
     let out = cx.push_val(y, node, Origin::Own, false);
+    let axis = over.map(Vocabulary::axis);
+    cx.typed(out, |c| {
+        let y = c.table("embedding", c.batch, table.0.into(), axis);
+        pos.iter()
+            .for_each(|p| c.added_rows("embedding", y, p.0.into(), axis));
+        y
+    });
     cx.push_node(OpNode::Embedding(Node {
         out,
         table,
@@ -181,10 +187,6 @@ impl Vocabulary {
         form: Lookup,
     ) -> Result<Var> {
         let found = forward(cx, table, pos, form, Some(self))?;
-        let axis = self.axis();
-        cx.typed(found, |c| {
-            c.step("embedding", Spmd::default(), axis, Ty::I, Ty::P)
-        });
-        cx.reduce(found, axis)
+        cx.reduce(found, self.axis())
     }
 }

@@ -53,7 +53,12 @@ pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, ws: &[Param], heads: u64, eps: f6
     n.out = cx.push_val(y, node, Origin::Own, true);
     cx.save(x);
     let out = n.out;
-    cx.typed(out, |c| c.same("head_norm", &[c.vals[x.0 as usize]], false));
+    let ps: Vec<usize> = ws.iter().map(|w| w.0.into()).collect();
+    cx.typed(out, |c| {
+        let x = c.vals[x.0 as usize];
+        c.with_params("head_norm", x, &ps, None);
+        c.same("head_norm", &[x], false)
+    });
     cx.push_node(OpNode::HeadNorm(n));
     Ok(out)
 }

@@ -116,7 +116,13 @@ fn places(batch: &crate::Batch) -> Result<&Tensor> {
 fn noted(cx: &mut Cx<'_>, y: Tensor, x: Var, kind: Kind) -> Var {
     let node = cx.next_node();
     let out = cx.push_val(y, node, Origin::Own, false);
-    cx.typed(out, |c| c.vals[x.0 as usize]);
+    cx.typed(out, |c| {
+        let x = c.vals[x.0 as usize];
+        if let Kind::WithFirst(first) = &kind {
+            c.added_rows("with_first", x, first.0.into(), None);
+        }
+        x
+    });
     cx.push_node(OpNode::Images(Node { x, out, kind }));
     out
 }

@@ -213,8 +213,12 @@ pub(crate) fn forward(
     let node = cx.next_node();
     let out = cx.push_val(y, node, Origin::Own, false);
     cx.save(x);
-    let (w0, out_dim) = (w[0].0 as usize, conv1d as u8);
-    cx.typed(out, |c| c.linear(c.vals[x.0 as usize], w0, out_dim));
+    let places = |ps: &[Param]| -> Vec<usize> { ps.iter().map(|p| p.0.into()).collect() };
+    let (ws, bs) = (places(w), places(b));
+    cx.typed(out, |c| {
+        let x = c.vals[x.0 as usize];
+        c.linear(x, (&ws, &bs), conv1d.into(), form.summed)
+    });
     cx.push_node(OpNode::Linear(Node {
         x,
         out,

@@ -47,8 +47,7 @@ pub(crate) enum OpNode {
     Dropout(dropout::Node),
     Add(add::Node),
     Xent(xent::Node),
-    Enter(comm::Node),
-    Reduce(comm::Node),
+    Transition(comm::Node),
     Custom(custom::Node),
 }
 
@@ -73,15 +72,14 @@ impl OpNode {
             OpNode::Dropout(n) => n.backward(b),
             OpNode::Add(n) => n.backward(b),
             OpNode::Xent(n) => n.backward(b, nodes),
-            OpNode::Enter(n) => n.enter_backward(b),
-            OpNode::Reduce(n) => n.reduce_backward(b),
+            OpNode::Transition(n) => n.backward(b),
             OpNode::Custom(n) => n.backward(b, nodes),
         }
     }
 
     /// Is it there only where a model is split over ranks?
     pub fn is_of_splits(&self) -> bool {
-        matches!(self, OpNode::Enter(_) | OpNode::Reduce(_))
+        matches!(self, OpNode::Transition(_))
     }
 
     /// Values read.
@@ -103,7 +101,7 @@ impl OpNode {
             OpNode::Dropout(n) => vec![n.x],
             OpNode::Add(n) => vec![n.a, n.b],
             OpNode::Xent(n) => vec![n.logits],
-            OpNode::Enter(n) | OpNode::Reduce(n) => vec![n.x],
+            OpNode::Transition(n) => vec![n.x],
             OpNode::Custom(n) => n.ins.clone(),
         }
     }
@@ -128,7 +126,7 @@ impl OpNode {
             OpNode::Dropout(n) => Some(n.out),
             OpNode::Add(n) => Some(n.out),
             OpNode::Xent(n) => Some(n.out),
-            OpNode::Enter(n) | OpNode::Reduce(n) => Some(n.out),
+            OpNode::Transition(n) => Some(n.out),
             OpNode::Custom(n) => Some(n.out),
         }]
     }
@@ -140,6 +138,7 @@ impl OpNode {
             OpNode::HeadNorm(n) => n.rerun(env, &ins[0]),
             OpNode::Pointwise(n) => n.rerun(env, ins),
             OpNode::Activation(n) => activation::run(env, &ins[0], n.kind),
+            OpNode::Transition(n) => n.rerun(env, &ins[0]),
             OpNode::Swiglu(_) => activation::run_swiglu(env, &ins[0], &ins[1]),
             _ => shape_error(
                 "backward: a dropped value belongs to an op that is not cheap to re-run",

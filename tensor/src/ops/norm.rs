@@ -3,7 +3,6 @@
 use super::OpNode;
 use crate::env::Env;
 use crate::error::{Result, shape_error};
-use crate::spmd::Said;
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
 use crossweave_hal::DType;
@@ -114,17 +113,15 @@ fn record(
     n.out = cx.push_val(y, node, Origin::Own, true);
     cx.save(x);
     let out = n.out;
-    let elements = cx.param(w)?.numel();
+    let ps: Vec<usize> = [Some(w), b]
+        .into_iter()
+        .flatten()
+        .map(|p| p.0.into())
+        .collect();
     cx.typed(out, |c| {
-        for _ in 0..if form.over.is_some() {
-            1 + u8::from(b.is_some())
-        } else {
-            0
-        } {
-            c.said
-                .extend(form.over.map(|axis| said_of_scale(axis, elements)));
-        }
-        c.same(name, &[c.vals[x.0 as usize]], false)
+        let x = c.vals[x.0 as usize];
+        c.with_params(name, x, &ps, form.over.map(|axis| (axis, SUM_OF_SCALE)));
+        c.same(name, &[x], false)
     });
     cx.push_node(OpNode::Norm(n));
     Ok(out)
@@ -279,15 +276,8 @@ impl Node {
     }
 }
 
-/// What the dry run notes of the sum of a scale's gradient.
-fn said_of_scale(axis: Axis, elements: u64) -> Said {
-    Said {
-        op: "sum of a scale's gradient",
-        axis,
-        backward: true,
-        elements,
-    }
-}
+/// The sum over ranks of what they have of a scale's gradient, in messages.
+const SUM_OF_SCALE: &str = "sum of a scale's gradient";
 
 /// Adds the sum over an axis of what ranks have of a parameter's gradient.
 fn summed_into(env: &Env<'_>, axis: Axis, p: Param, part: &Tensor) -> Result<()> {
@@ -295,7 +285,7 @@ fn summed_into(env: &Env<'_>, axis: Axis, p: Param, part: &Tensor) -> Result<()>
     if !env.grads.wants(i) {
         return Ok(());
     }
-    env.groups.all_reduce(env.run, axis, part)?;
+    env.groups.all_reduce(env.run, SUM_OF_SCALE, axis, part)?;
     env.grads.take(env.run, i, part)
 }
 

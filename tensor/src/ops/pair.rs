@@ -6,7 +6,7 @@ use super::{distill, xent};
 use crate::block::Function;
 use crate::env::{Env, IGNORED};
 use crate::error::{Result, shape_error};
-use crate::spmd::Spmd;
+use crate::spmd::{Spmd, shares};
 use crate::tape::Var;
 use crate::{Cx, Tensor};
 use crossweave_hal::DType;
@@ -87,10 +87,11 @@ fn column(env: &Env<'_>, at: u64) -> Result<Tensor> {
     }
 }
 
-/// Predictions of the batch.
+/// Predictions of the batch's whole rows.
 fn all(env: &Env<'_>) -> f64 {
     let targets = env.batch.targets.as_ref();
-    targets.map_or(1, Tensor::numel) as f64
+    let n = targets.map_or(1, Tensor::numel);
+    env.batch.predictions(env.groups, n) as f64
 }
 
 fn times(env: &Env<'_>, x: &Tensor, weights: &Tensor) -> Result<Tensor> {
@@ -150,6 +151,6 @@ impl Function for Loss {
     }
 
     fn spmd(&self, ins: &[Spmd]) -> std::result::Result<Spmd, String> {
-        Ok(ins[0])
+        Ok(shares(ins[0]))
     }
 }

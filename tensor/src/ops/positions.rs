@@ -35,7 +35,11 @@ pub(crate) fn first_row(cx: &mut Cx<'_>, x: Var, table: Param) -> Result<Var> {
 fn noted(cx: &mut Cx<'_>, y: Tensor, x: Var, table: Param, form: Option<Lookup>) -> Var {
     let node = cx.next_node();
     let out = cx.push_val(y, node, Origin::Own, false);
-    cx.typed(out, |c| c.vals[x.0 as usize]);
+    cx.typed(out, |c| {
+        let x = c.vals[x.0 as usize];
+        c.added_rows("positions", x, table.0.into(), None);
+        x
+    });
     cx.push_node(OpNode::Positions(Node {
         x,
         out,

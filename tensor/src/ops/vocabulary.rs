@@ -131,10 +131,6 @@ impl Vocabulary {
     pub(super) fn axis(&self) -> Axis {
         self.axis
     }
-    /// Its ranks.
-    pub(super) fn ranks(&self) -> u64 {
-        self.ranks
-    }
     /// Rows of all ranks.
     pub(super) fn rows(&self) -> u64 {
         self.rows

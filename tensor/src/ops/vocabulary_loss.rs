@@ -6,7 +6,7 @@ use super::{add, custom, distill};
 use crate::block::Function;
 use crate::env::{Env, IGNORED};
 use crate::error::{Result, shape_error};
-use crate::spmd::{Said, Spmd, Ty};
+use crate::spmd::{Check, Spmd, Ty};
 use crate::tape::Var;
 use crate::{Cx, Tensor};
 use crossweave_hal::DType;
@@ -29,11 +29,7 @@ impl Vocabulary {
         };
         let found = distill::entropy(env, &lv.rows(), &targets.forward, &params)?;
         let axis = self.axis();
-        let (ranks, at) = match env.groups.size(axis) {
-            // A dry run has no other ranks.
-            1 => (1, 0),
-            ranks => (u64::from(ranks), u64::from(env.groups.at(axis))),
-        };
+        let [ranks, at] = [env.groups.size(axis), env.groups.at(axis)].map(u64::from);
         // The logs of all ranks, row by row, and behind them the targets' logits: each rank fills in its own, and zeros are added.
         let known = env.run.zeros([n * (ranks + 1)], DType::F32)?;
         let logs = known.narrow(0, 0, n * ranks).view([n, ranks]);
@@ -41,7 +37,8 @@ impl Vocabulary {
         add::copy(env, &logs.narrow(1, at, 1), &found[1].view([n, 1]))?;
         self.logits(env, &logit, &targets.here, &found)?;
         if ranks > 1 {
-            env.groups.all_reduce(env.run, axis, &known)?;
+            env.groups
+                .all_reduce(env.run, "cross_entropy", axis, &known)?;
         }
         // The log of the sum of all exponentials is that of the ranks' sums; their loss against any target is not read.
         let any = env.run.zeros([n], ids.dtype())?;
@@ -57,16 +54,9 @@ impl Vocabulary {
             share: Some((self.clone(), factor)),
         };
         let out = xent::noted(cx, logits, loss, kept);
-        let elements = n * (self.ranks() + 1);
         cx.typed(out, |c| {
-            let op = "cross_entropy";
-            c.said.push(Said {
-                op,
-                axis,
-                backward: false,
-                elements,
-            });
-            c.step(op, c.vals[logits.0 as usize], axis, Ty::V, Ty::I)
+            let x = self.summed(c, "cross_entropy", logits);
+            c.mean("cross_entropy", x)
         });
         Ok(out)
     }
@@ -76,7 +66,15 @@ impl Vocabulary {
     /// # Errors
     /// As [`Vocabulary::embedding`].
     pub fn whole(&self, cx: &mut Cx<'_>, logits: Var) -> Result<Var> {
-        custom::forward(cx, Box::new(Whole(self.clone())), &[logits])
+        let all = custom::forward(cx, Box::new(Whole(self.clone())), &[logits])?;
+        cx.typed(all, |c| self.summed(c, "logits", logits));
+        Ok(all)
+    }
+
+    /// The type of a value of each rank's rows behind the sum over the ranks.
+    fn summed(&self, c: &mut Check, op: &'static str, v: Var) -> Spmd {
+        let (x, axis) = (c.vals[v.0 as usize], self.axis());
+        (0..c.times(op)).fold(x, |x, _| c.step(op, x, axis, Ty::V, Ty::I))
     }
 }
 
@@ -101,7 +99,8 @@ impl Function for Whole {
         let shape = ins[0].shape().with_last(self.0.rows());
         let all = env.run.zeros(shape, ins[0].dtype())?;
         add::copy(env, &self.own(env, &all, ins[0].shape().last())?, ins[0])?;
-        env.groups.all_reduce(env.run, self.0.axis(), &all)?;
+        env.groups
+            .all_reduce(env.run, "logits", self.0.axis(), &all)?;
         Ok(all)
     }
 
@@ -117,9 +116,6 @@ impl Function for Whole {
     }
 
     fn spmd(&self, ins: &[Spmd]) -> std::result::Result<Spmd, String> {
-        let mut all = ins[0];
-        let axis = crate::spmd::AXES.iter().position(|a| *a == self.0.axis());
-        axis.into_iter().for_each(|i| all[i] = Ty::I);
-        Ok(all)
+        Ok(ins[0])
     }
 }

@@ -28,7 +28,8 @@ pub(super) struct Kept {
     pub(super) share: Option<(Vocabulary, Tensor)>,
 }
 
-/// The targets of logits, one a row, and how many predictions the batch has: of fewer logits than targets they are those of the last columns.
+/// The targets of logits, one a row, and how many predictions the batch's whole rows have: of fewer logits than targets they are those of
+/// the last columns.
 pub(super) fn targets(env: &Env<'_>, logits: &Tensor) -> Result<(Tensor, u64)> {
     let Some(targets) = &env.batch.targets else {
         return Err(Error::Shape(
@@ -36,12 +37,13 @@ pub(super) fn targets(env: &Env<'_>, logits: &Tensor) -> Result<(Tensor, u64)> {
         ));
     };
     let (n, all) = (logits.shape().rows(), targets.numel());
+    let whole = env.batch.predictions(env.groups, all);
     match (logits.shape().dims(), targets.shape().dims()) {
-        _ if all == n && n > 0 => Ok((targets.view([n]), all)),
+        _ if all == n && n > 0 => Ok((targets.view([n]), whole)),
         (&[b, t, _], &[same, longer]) if b == same && t > 0 && t < longer => {
             let last = env.run.empty([b, t], targets.dtype())?;
             add::copy(env, &last, &targets.narrow(1, longer - t, t))?;
-            Ok((last.view([n]), all))
+            Ok((last.view([n]), whole))
         }
         _ => shape_error(format!(
             "cross_entropy: logits {logits:?} with targets {targets:?}"
@@ -90,9 +92,7 @@ pub(crate) fn forward(cx: &mut Cx<'_>, logits: Var) -> Result<Var> {
         share: None,
     };
     let out = noted(cx, logits, loss, kept);
-    cx.typed(out, |c| {
-        c.same("cross_entropy", &[c.vals[logits.0 as usize]], false)
-    });
+    cx.typed(out, |c| c.mean("cross_entropy", c.vals[logits.0 as usize]));
     Ok(out)
 }
 

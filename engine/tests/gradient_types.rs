@@ -1,0 +1,175 @@
+//! The types of gradients in the dry run: of every family that can be cut over two ranks nothing is wrong, and any one sum over the ranks
+//! that is taken away or made twice, in any block, is named before anything runs; so is a sum of the plan.
+
+use crate::common::world;
+use crossweave_engine::{dry_run, dry_run_with};
+use crossweave_hal::{DType, Device};
+use crossweave_mesh::{Axis, AxisSet, Place};
+use crossweave_nn::split::check;
+use crossweave_nn::{Lora, ModelSpec, Targets};
+use crossweave_tensor::{Altered, Check, UnitDecl, place_on};
+use serde_json::Value;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::rc::Rc;
+
+/// The models of the committed checkpoints, by their folders, of which two ranks can have equal parts.
+fn models() -> BTreeMap<String, ModelSpec> {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/oracles");
+    let folders = std::fs::read_dir(all).unwrap().map(|f| f.unwrap());
+    let found = folders.filter_map(|f| {
+        let name = f.file_name().into_string().unwrap();
+        let text = std::fs::read_to_string(f.path().join("model/config.json")).ok()?;
+        let mut config: Value = serde_json::from_str(&text).unwrap();
+        // T5 drops within its MLP, which is not cut.
+        if config.get("dropout_rate").is_some() {
+            config["dropout_rate"] = 0.0.into();
+        }
+        let spec = ModelSpec::from_hf(&config).unwrap();
+        check(spec.model(), 0.0, 2).is_ok().then_some((name, spec))
+    });
+    found.collect()
+}
+
+/// The units of rank 0 of two, whole and beside adapters of every linear layer.
+fn both(spec: &ModelSpec) -> [Vec<UnitDecl>; 2] {
+    let place = Place::on(&[(Axis::Tp, 2)], 0).unwrap();
+    let lora = Lora {
+        r: 2,
+        alpha: 4.0,
+        dropout: 0.0,
+        rslora: false,
+        targets: Targets::AllLinear,
+    };
+    let whole = crossweave_nn::units_over(spec.model(), &place);
+    let mut all = [whole, lora.units(spec, &place).unwrap()];
+    all.iter_mut()
+        .for_each(|units| place_on(units, &place).unwrap());
+    all
+}
+
+/// Tokens of a row that the model reads.
+fn tokens(spec: &ModelSpec) -> u64 {
+    let m = spec.model();
+    let read = m.decoder.as_ref().map_or(0, |d| d.read);
+    (m.positions.min(8) + read).max(read + 1)
+}
+
+/// The fault that a dry run finds, with one sum made `times` times: that of a unit, by its number among those of its block. `pass`: of which
+/// of the runs of the block, those of training or (2) that without targets; nothing where the block has no such sum.
+fn altered(
+    null: &Device,
+    (units, seq): (&[UnitDecl], u64),
+    (unit, sum, times): (usize, usize, usize),
+    pass: Option<usize>,
+) -> Option<(&'static str, Result<(), String>)> {
+    let how = Rc::new(Altered {
+        sum,
+        times,
+        met: Cell::new(None),
+    });
+    let runs = Cell::new(0);
+    let alter = |u: usize, check: Check| {
+        if u != unit {
+            return check;
+        }
+        let run = runs.replace(runs.get() + 1);
+        match pass.is_none_or(|p| p == run) {
+            true => check.altered(&how),
+            false => check,
+        }
+    };
+    let found = dry_run_with(null, units, DType::F32, [2, seq], &alter);
+    Some((how.met.get()?, found.map(|_| ()).map_err(|e| e.to_string())))
+}
+
+/// Enters, reductions, sums of scales, of the vocabulary's lookup and loss, in layers, adapters, heads and decoders: each is needed once.
+#[test]
+fn any_sum_that_is_missing_or_made_twice_is_named() {
+    let w = world();
+    let null = w.null.open(0).unwrap();
+    let (mut met, mut families) = (BTreeMap::<_, usize>::new(), BTreeSet::new());
+    for (name, spec) in models() {
+        families.insert(spec.family().name);
+        for (k, units) in both(&spec).iter().enumerate() {
+            let what = format!("{name}{}", ["", " with adapters"][k]);
+            let model = (&units[..], tokens(&spec));
+            if let Err(e) = dry_run(&null, units, DType::F32, 2, model.1) {
+                panic!("{what}: {e}");
+            }
+            let last = units.len() - 1;
+            let passes = (0..units.len()).map(|u| (u, None)).chain([(last, Some(2))]);
+            for (u, pass) in passes {
+                for (sum, times) in (0..).flat_map(|sum| [(sum, 0), (sum, 2)]) {
+                    let Some((op, found)) = altered(&null, model, (u, sum, times), pass) else {
+                        break;
+                    };
+                    let what = format!("{what}, {} {times} times: sum {sum}, {op}", units[u].name);
+                    let Err(e) = found else {
+                        panic!("{what}: nothing is found");
+                    };
+                    assert!(
+                        e.contains("sharding types") && e.contains("on tp"),
+                        "{what}: {e}"
+                    );
+                    let names = units.iter().flat_map(|u| &u.params).map(|p| &p.name);
+                    if op == "sum of a scale's gradient" {
+                        assert!(e.contains("_norm on tp"), "{what}: {e}");
+                        assert!(
+                            names.into_iter().any(|n| e.contains(n.as_str())),
+                            "{what}: {e}"
+                        );
+                    }
+                    *met.entry(op).or_default() += 1;
+                }
+            }
+        }
+    }
+    let ops = [
+        "cross_entropy",
+        "enter",
+        "logits",
+        "reduce",
+        "sum of a scale's gradient",
+    ];
+    assert_eq!(met.keys().copied().collect::<Vec<_>>(), ops, "{met:?}");
+    for family in [
+        "bert",
+        "falcon",
+        "gemma3_text",
+        "gpt2",
+        "llama",
+        "llava",
+        "qwen3",
+        "t5",
+    ] {
+        assert!(families.contains(family), "{family} is not in {families:?}");
+    }
+}
+
+/// A gradient that is whole on each rank and summed by the plan over them would be twice as large; one of cut parameters would be that of
+/// nothing.
+#[test]
+fn a_sum_of_the_plan_that_is_not_needed_is_named() {
+    let w = world();
+    let null = w.null.open(0).unwrap();
+    for name in ["gpt2-tied", "qwen3-v4", "mt5-v4"] {
+        let spec = &models()[name];
+        let [units, _] = both(spec);
+        for (u, unit) in units.iter().enumerate() {
+            let trained = unit.params.iter().enumerate();
+            for (i, p) in trained.filter(|(_, p)| p.group.trains()) {
+                let mut wrong = units.clone();
+                wrong[u].params[i].held.owners = AxisSet::STAGE;
+                let found = dry_run(&null, &wrong, DType::F32, 2, tokens(spec));
+                let e = found.map(|_| ()).map_err(|e| e.to_string());
+                let Err(e) = e else {
+                    panic!("{name}: {} is summed once too often and not named", p.name);
+                };
+                let says = format!("the gradient of {}", p.name);
+                assert!(e.contains("on tp") && e.contains(&says), "{e}");
+            }
+        }
+    }
+}

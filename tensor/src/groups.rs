@@ -1,0 +1,144 @@
+//! The groups of ranks with which a block communicates: those of a rank alone, and those of a dry run.
+
+use crate::error::{Result, shape_error};
+use crate::exchange::{Exchange, Link, Said, check_exchange};
+use crate::{Run, Tensor};
+use crossweave_hal::abi::op;
+use crossweave_mesh::{Axis, Place};
+use std::cell::RefCell;
+
+/// The groups of ranks with which a block communicates, by mesh axis. A group of one is a real group.
+pub trait Groups {
+    /// Ranks along `axis`.
+    fn size(&self, axis: Axis) -> u32;
+    /// The place of this rank among them.
+    fn at(&self, axis: Axis) -> u32;
+    /// Exchanges all of these in one call, in stream order; messages of one call have no order among them. Every rank of the axis
+    /// makes the same call.
+    ///
+    /// # Errors
+    /// What [`check_exchange`] refuses; the device.
+    fn exchange(&self, run: &Run<'_>, on: &Link, all: &[Exchange<'_>]) -> Result<()>;
+    /// Makes the block's stream wait for what was begun on [`Lane::Beside`].
+    ///
+    /// # Errors
+    /// The device.
+    fn settle(&self, _run: &Run<'_>) -> Result<()> {
+        Ok(())
+    }
+    /// Sums `t` over an axis in place.
+    ///
+    /// # Errors
+    /// As [`Groups::exchange`].
+    fn all_reduce(&self, run: &Run<'_>, op: &'static str, axis: Axis, t: &Tensor) -> Result<()> {
+        self.exchange(run, &Link::new(op, axis), &[Exchange::AllReduce(t)])
+    }
+}
+
+/// Every axis has one rank: what it exchanges with itself is copied.
+pub struct NoGroups;
+impl Groups for NoGroups {
+    fn size(&self, _: Axis) -> u32 {
+        1
+    }
+    fn at(&self, _: Axis) -> u32 {
+        0
+    }
+    fn exchange(&self, run: &Run<'_>, on: &Link, all: &[Exchange<'_>]) -> Result<()> {
+        check_exchange(on, 1, all)?;
+        let copy = |to: &Tensor, from: &Tensor| {
+            let none = op::NoParams::default();
+            run.launch(
+                op::COPY_STRIDED,
+                &[Some(to), Some(from)],
+                none.as_bytes(),
+                &[],
+            )
+        };
+        let flat = |t: &Tensor, [at, n]: [u64; 2]| t.view([t.numel()]).narrow(0, at, n);
+        let messages = |sends: bool| {
+            all.iter()
+                .filter(move |e| matches!(e, Exchange::Send { .. }) == sends)
+        };
+        let mut sent = messages(true);
+        for e in messages(false) {
+            match e {
+                Exchange::AllReduce(_) | Exchange::Send { .. } => {}
+                Exchange::AllGather { send, recv }
+                | Exchange::ReduceScatter { send, recv }
+                | Exchange::AllToAll { send, recv } => {
+                    copy(&recv.view(*send.shape()), send)?;
+                }
+                Exchange::AllToAllV { send, recv, counts } => {
+                    let n = counts.send[0];
+                    if n != counts.recv[0] {
+                        return lone(on, n, counts.recv[0]);
+                    }
+                    let to = flat(recv, [counts.recv_at[0], n]);
+                    copy(&to, &flat(send, [counts.send_at[0], n]))?;
+                }
+                Exchange::Recv { what, .. } => match sent.next() {
+                    Some(Exchange::Send { what: from, .. }) if from.numel() == what.numel() => {
+                        copy(what, &from.view(*what.shape()))?;
+                    }
+                    other => {
+                        let n = other.map_or(0, |e| e.elements());
+                        return lone(on, n, what.numel());
+                    }
+                },
+            }
+        }
+        match sent.next() {
+            Some(e) => lone(on, e.elements(), 0),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Refuses a message of a rank to itself that is not what it receives.
+fn lone(on: &Link, sends: u64, expects: u64) -> Result<()> {
+    shape_error(format!(
+        "{} over {}: a rank alone sends itself {sends} elements and expects {expects}",
+        on.op, on.axis
+    ))
+}
+
+/// The groups of a place on a mesh whose other ranks are not there: everything has the shapes that it has in a job, nothing is moved,
+/// and what a block says is written down. For dry runs.
+pub struct Rehearsed {
+    place: Place,
+    said: RefCell<Vec<Said>>,
+}
+
+impl Rehearsed {
+    /// The groups of a place.
+    pub fn of(place: Place) -> Rehearsed {
+        Rehearsed {
+            place,
+            said: RefCell::default(),
+        }
+    }
+
+    /// What was said since the last call, in order: one entry for each call over an axis that is longer than one.
+    pub fn take_said(&self) -> Vec<Said> {
+        self.said.take()
+    }
+}
+
+impl Groups for Rehearsed {
+    fn size(&self, axis: Axis) -> u32 {
+        self.place.length(axis)
+    }
+    fn at(&self, axis: Axis) -> u32 {
+        self.place.at(axis)
+    }
+    fn exchange(&self, _: &Run<'_>, on: &Link, all: &[Exchange<'_>]) -> Result<()> {
+        let ranks = self.size(on.axis);
+        check_exchange(on, ranks, all)?;
+        if ranks > 1 {
+            let place = [self.at(on.axis), ranks];
+            self.said.borrow_mut().extend(Said::of(on, place, all));
+        }
+        Ok(())
+    }
+}
