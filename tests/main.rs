@@ -13,6 +13,8 @@ mod tests {
     mod hal;
     mod linker;
     mod mpi;
+    mod mpi_ranks;
+    mod mpi_wrong;
     mod optimizers;
     mod pipeline_plans;
     mod quantized_gather;

@@ -36,6 +36,7 @@ impl TrainArgs {
             steps: args.steps,
             out: args.out,
             resume: args.resume,
+            take_over: args.take_over,
             trace: args.trace,
             lines: match (args.quiet, args.verbose) {
                 (true, _) => Lines::Quiet,

@@ -72,7 +72,7 @@ fn every_launch_file_trains_to_the_bits_of_threads() {
     plugin();
     let (s, families) = (Scratch::new(), families());
     let threads = reference(&s);
-    let mut tried = vec![];
+    let mut tried = vec!["again.sh"];
     let mut run = |name: &'static str, with: &str, own: &dyn Fn(&mut Command)| {
         tried.push(name);
         let out = format!("{name}-{with}");
@@ -85,6 +85,22 @@ fn every_launch_file_trains_to_the_bits_of_threads() {
         run("openmpi.sh", "", &|c| {
             c.env("MPIRUN", "mpirun.openmpi");
         });
+    }
+    if families.contains(&"openmpi") {
+        // It names the folder itself.
+        let mut c = file(&s, "again.sh", &["config.json"]);
+        c.env("MPIRUN", "mpirun.openmpi").env("OUT", "again");
+        c.env("RSH", "true").env("EVERY", "0.2");
+        assert!(ok(&mut c).contains("on 1 of 1 hosts, from the start"));
+        same(&threads, &s.path("again"));
+        // A config that is wrong is not tried again.
+        let wrong = ["config.json", "--set", "optimizer.params.lr=-1"];
+        let mut c = file(&s, "again.sh", &wrong);
+        c.env("MPIRUN", "mpirun.openmpi").env("OUT", "wrong");
+        let o = c.env("RSH", "true").env("EVERY", "0.2").output();
+        let o = o.expect("bash starts");
+        assert_eq!(o.status.code(), Some(1), "{}", text(&o));
+        assert_eq!(text(&o).matches("again.sh: ").count(), 1, "{}", text(&o));
     }
     if families.contains(&"mpich") {
         run("mpich.sh", "", &|c| {

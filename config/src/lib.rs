@@ -37,6 +37,7 @@ mod data;
 mod deepspeed;
 mod distill;
 mod documents;
+mod elastic;
 mod epochs;
 mod error;
 mod faults;

@@ -27,7 +27,8 @@ impl Mesh {
         ];
         let lengths = given.into_iter().filter_map(|(a, n)| Some((a, size(n?))));
         let mesh = Topology::fill_data(&lengths.collect::<Vec<_>>(), size(ranks))?;
-        if let Some(dp) = self.dp.filter(|dp| *dp != u64::from(mesh.length(Axis::Dp))) {
+        let other = |dp: &u64| *dp != u64::from(mesh.length(Axis::Dp)) && !self.is_elastic();
+        if let Some(dp) = self.dp.filter(other) {
             let others = [Axis::Pp, Axis::Cp, Axis::Tp];
             let long = others.into_iter().filter(|a| mesh.length(*a) > 1);
             let times: String = long

@@ -670,6 +670,9 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         r.error(&path, what, fix);
     }
     let everyone = ranks.max(1);
+    // Batches of a file have their size; the keys may only repeat it.
+    let tokens = matches!(s.data, Some(Data::Tokens(_)));
+    r.elastic(&mut s, tokens && given.batch.is_some());
     let (mesh, ranks) = r.mesh(&mut s, everyone, spec.as_ref());
     r.secondary_shards(&s, ranks);
     let (global, micro, accumulation) = (
@@ -677,8 +680,6 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         s.train_micro_batch_size_per_gpu,
         s.gradient_accumulation_steps,
     );
-    // Batches of a file have their size; the keys may only repeat it.
-    let tokens = matches!(s.data, Some(Data::Tokens(_)));
     let global = match given.batch.filter(|_| tokens) {
         Some(held) if global.is_some_and(|g| g != held) => {
             let what = format!(
@@ -714,7 +715,10 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         Err(e) => {
             let (what, fix) = match s.run.canonical_shards {
                 Some(_) => (of_shards(&e.what), of_shards(&e.fix)),
-                None => (e.what, e.fix),
+                None => {
+                    let ranks = Resolver::nearest_ranks(&s, ranks, everyone);
+                    (e.what, ranks.unwrap_or(e.fix))
+                }
             };
             r.error(e.key, what, fix);
             None

@@ -258,6 +258,9 @@ pub struct Mesh {
     pub etp: Option<u64>,
     /// Order of the axes; see [`Mesh::topology`].
     pub order: String,
+    /// Axes that fit themselves to the ranks that come; of all of them `dp` can.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elastic: Vec<String>,
 }
 
 /// `run`.

@@ -62,6 +62,13 @@ const MESH: Table = Table {
             "\"pp,dp,cp,tp\"",
             "order of the axes, the one whose neighbours are furthest apart first: ranks are numbered along the last axis first, and launchers put consecutive ranks on one node",
         ).free(),
+        texts(
+            "elastic",
+            "",
+            "axes that fit themselves to the ranks that come, [\"dp\"] or none: where the ranks are not those of the mesh, dp is what the other axes leave, and the global batch stays (the accumulation is solved for it)",
+        )
+        .free()
+        .example("[\"dp\"]"),
     ],
 };
 

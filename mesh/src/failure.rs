@@ -3,6 +3,9 @@
 use crate::message::{Message, kind, pair};
 use std::ops::Range;
 
+/// The mark of a message about something that was lost.
+pub(crate) const LOST: &str = "lost";
+
 /// Why a job ends before its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerFailure {
@@ -20,20 +23,44 @@ pub enum Cause {
     /// Its connection ended without a word.
     Died,
     /// Its own words.
-    Said(String),
+    Said {
+        /// Why it ends.
+        words: String,
+        /// What it needed was lost (a rank, a host, a link, a device): the same job, begun again, may come further.
+        lost: bool,
+    },
     /// Nothing came from its host for longer than the limit, in words.
     Silent(String),
+}
+
+impl Cause {
+    /// The words of a process in a message of it.
+    pub(crate) fn said(m: &Message) -> Cause {
+        Cause::Said {
+            words: String::from_utf8_lossy(&m.value).into_owned(),
+            lost: m.key == LOST,
+        }
+    }
 }
 
 impl PeerFailure {
     /// What the server sends to the processes.
     pub(crate) fn notice(&self) -> Message {
         let (kind, at, text) = match &self.cause {
-            Cause::Said(words) => (kind::FAIL, self.ranks.start, words.as_str()),
+            Cause::Said { words, .. } => (kind::FAIL, self.ranks.start, words.as_str()),
             Cause::Died => (kind::DEAD, self.ranks.start, ""),
             Cause::Silent(words) => (kind::SILENT, self.ranks.end, words.as_str()),
         };
-        Message::new(kind, pair(self.process, at), "", text.as_bytes())
+        let mark = if self.is_lost() { LOST } else { "" };
+        Message::new(kind, pair(self.process, at), mark, text.as_bytes())
+    }
+
+    /// What ends the job is the loss of something that it needs: the same job, begun again, may come further.
+    pub fn is_lost(&self) -> bool {
+        match self.cause {
+            Cause::Died | Cause::Silent(_) => true,
+            Cause::Said { lost, .. } => lost,
+        }
     }
 }
 
@@ -41,7 +68,7 @@ impl std::fmt::Display for PeerFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let who = rank_words(&self.ranks);
         match &self.cause {
-            Cause::Said(words) => write!(f, "{who} failed: {words}"),
+            Cause::Said { words, .. } => write!(f, "{who} failed: {words}"),
             Cause::Silent(words) => write!(f, "{who} {words}"),
             Cause::Died => write!(
                 f,

@@ -6,7 +6,7 @@
 //! A process is known here by its number among the processes; the process_map maps it to ranks for messages about failures.
 
 use crate::door;
-use crate::failure::{Cause, PeerFailure};
+use crate::failure::{self, Cause, PeerFailure};
 use crate::message::{Message, kind, pair};
 use crate::process_map::ProcessMap;
 use crate::pulse::{self, Pulse};
@@ -233,7 +233,7 @@ impl Shared {
                 kind::FAIL => self.fail(PeerFailure {
                     process: rank,
                     ranks: m.number as u32..m.number as u32 + 1,
-                    cause: Cause::Said(String::from_utf8_lossy(&m.value).into_owned()),
+                    cause: Cause::said(&m),
                 }),
                 kind::BYE => {
                     self.pulse.forget(rank);
@@ -380,7 +380,7 @@ impl Shared {
                     self.fail(PeerFailure {
                         process: m.number as u32,
                         ranks: rank..rank + 1,
-                        cause: Cause::Said(String::from_utf8_lossy(&m.value).into_owned()),
+                        cause: Cause::said(&m),
                     });
                 }
                 kind::SILENT => {
@@ -611,8 +611,8 @@ impl JobStore {
         }
     }
 
-    /// Notifies every process that rank `rank` of this one has failed, and why.
-    pub fn report(&self, rank: u32, message: &str) {
+    /// Notifies every process that rank `rank` of this one has failed, why, and whether by the loss of something that the job needs.
+    pub fn report(&self, rank: u32, message: &str, lost: bool) {
         self.0.leave();
         if self.0.rank == 0 {
             // Who comes too late would find nobody and think rank 0 dead.
@@ -623,7 +623,10 @@ impl JobStore {
             self.0.fail(PeerFailure {
                 process: 0,
                 ranks: rank..rank + 1,
-                cause: Cause::Said(message.into()),
+                cause: Cause::Said {
+                    words: message.into(),
+                    lost,
+                },
             });
             // The words are on their way before the connections end.
             return std::thread::sleep(ARRIVAL / 50);
@@ -635,7 +638,8 @@ impl JobStore {
             st.links.get(&0).cloned()
         };
         if let Some(link) = link {
-            let words = Message::new(kind::FAIL, rank.into(), "", message.as_bytes());
+            let mark = if lost { failure::LOST } else { "" };
+            let words = Message::new(kind::FAIL, rank.into(), mark, message.as_bytes());
             let _ = send(&link, &words);
         }
     }

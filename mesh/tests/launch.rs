@@ -242,7 +242,7 @@ fn a_failure_reaches_the_others_with_its_words() {
         let tell = tell.clone();
         s.on_failure(move |f| tell.send(f.to_string()).unwrap());
     }
-    all[1].report(1, "disk full");
+    all[1].report(1, "disk full", false);
     for _ in 0..2 {
         assert_eq!(told.recv_timeout(SOON).unwrap(), "rank 1 failed: disk full");
     }
@@ -281,7 +281,7 @@ fn failures_are_told_by_the_ranks_of_their_process() {
             // A rank that fails itself receives nothing, or its own message.
             s.on_failure(move |f| drop(tell.send(f.clone())));
         }
-        all[failing as usize].report(rank, "disk full");
+        all[failing as usize].report(rank, "disk full", true);
         for _ in 0..2 {
             let f = told.recv_timeout(SOON).unwrap();
             assert_eq!((f.process, f.ranks.clone()), (failing, rank..rank + 1));
@@ -319,7 +319,7 @@ fn a_rank_that_waits_hears_of_a_failure_in_its_own_process() {
         );
     }
     // What it has to say is still heard.
-    all[1].report(1, "disk full");
+    all[1].report(1, "disk full", false);
     let began = Instant::now();
     while all[0].failure().is_none() {
         assert!(began.elapsed() < SOON);

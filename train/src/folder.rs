@@ -5,7 +5,7 @@
 use crate::request::{Continued, Request};
 use crate::train_error::{Result, TrainError};
 use crate::{metrics, resume};
-use crossweave_claim::{Claim, ClaimError};
+use crossweave_claim::{Claim, ClaimError, Life, Owner, Unseen};
 use crossweave_config::Config;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,9 +31,13 @@ impl RunFolder {
     }
 
     fn claimed(path: PathBuf, claim: Claim) -> RunFolder {
-        let over = |o: &_| {
+        let over = |o: &Owner| {
+            let why = match o.life() {
+                Life::Unknown => "is on a host that cannot be seen from here, and is lost",
+                _ => "was killed or its machine restarted",
+            };
             format!(
-                "{}: its last job was killed or its machine restarted: {o}; this job takes the folder over",
+                "{}: its last job {why}: {o}; this job takes the folder over",
                 path.display()
             )
         };
@@ -60,7 +64,11 @@ impl RunFolder {
             return fresh(&request.config, &job);
         };
         sound("--out ", &dir)?;
-        let claim = Claim::folder(&dir, &job)?;
+        let unseen = match request.take_over {
+            true => Unseen::IsLost,
+            false => Unseen::Lives,
+        };
+        let claim = Claim::folder_from(&dir, &job, unseen)?;
         let same = |from: &Path| Some(from.canonicalize().ok()? == dir.canonicalize().ok()?);
         let own = request.resume == Some(Continued::Own) && holds_run(&dir);
         let continues = own || named.and_then(same) == Some(true);

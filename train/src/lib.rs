@@ -24,6 +24,7 @@ mod checkpoint_state;
 pub mod companions;
 mod computes;
 pub mod described;
+mod ended;
 pub mod events;
 pub mod explore;
 pub mod exports;
@@ -83,6 +84,7 @@ pub use crossweave_job::error::{ConfigFault, ErrorCode};
 use crossweave_job::{
     self as job, adapter, config_file, error as job_error, found, hub, model, tokens,
 };
+pub use ended::{EndCause, Ended, LostWork};
 pub use events::{Event, Events, StepRecord};
 pub use figures::check::{Checked, SizesOfJob};
 pub use figures::estimate::{Estimate, Estimation};

@@ -1,5 +1,6 @@
 //! `DIR/metrics.jsonl`: one object a step, and one a validation, each written whole as soon as it is known.
 
+use crate::ended::LostWork;
 use crate::train_error::{Result, TrainError};
 use crossweave_report::whole;
 use serde::Serialize;
@@ -29,6 +30,29 @@ pub fn last_step(dir: &Path) -> Option<u64> {
     let text = String::from_utf8_lossy(&text);
     let step = |line: &str| serde_json::from_str::<Value>(line).ok()?["step"].as_u64();
     text.lines().rev().find_map(step)
+}
+
+/// What the metrics in `dir` have behind step `saved`, which is trained again after a resume from there.
+pub fn behind(dir: &Path, saved: u64) -> LostWork {
+    let text = crossweave_files::read(&dir.join(FILE), crossweave_files::BULK).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let (mut lost, mut before) = (LostWork::default(), 0);
+    for line in text.lines() {
+        let Ok(record) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
+        let (Some(step), Some(tokens)) = (record["step"].as_u64(), record["tokens"].as_u64())
+        else {
+            continue;
+        };
+        if step > saved {
+            lost.steps += 1;
+            lost.seconds += record["step_ms"].as_f64().unwrap_or(0.0) / 1e3;
+            lost.tokens += tokens.saturating_sub(before);
+        }
+        before = tokens;
+    }
+    lost
 }
 
 /// The open file.

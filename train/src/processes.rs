@@ -133,15 +133,15 @@ impl Voice {
     }
 
     /// Prints why rank `rank` of this process has failed, and notifies the other processes: `error` as it is shown, `words` as the others
-    /// receive them. Launchers end this process once the others have ended.
-    pub fn report(&self, rank: u32, error: &str, words: &str) {
+    /// receive them, with whether something was lost ([`TrainError::is_lost`]). Launchers end this process once the others have ended.
+    pub fn report(&self, rank: u32, error: &str, (words, lost): (&str, bool)) {
         if !self.notified.swap(true, SeqCst) {
             if !self.told.load(SeqCst) {
                 self.print_failure(error);
                 // On its way before the others pass it on: the rank that knows comes first.
                 std::thread::sleep(FIRST);
             }
-            self.store.report(rank, words);
+            self.store.report(rank, words, lost);
         }
     }
 }
@@ -291,7 +291,7 @@ impl Processes {
             sit().map_err(|e| match (store.failure(), launch.rank) {
                 (Some(f), rank) => TrainError::peer(rank..rank + 1, &f, None),
                 (None, 0) => {
-                    store.report(0, &e.to_string());
+                    store.report(0, &e.to_string(), e.is_lost());
                     e
                 }
                 // All processes see the same contradictions: the first one reports them.
@@ -491,14 +491,15 @@ impl Processes {
                 told.store(true, SeqCst);
                 events.on(Event::Failed(&e.to_string()));
             }
-            let (whom, words) = (rank_words(&here), f.to_string());
+            let elsewhere = TrainError::elsewhere;
+            let (whom, words, failure) = (rank_words(&here), f.to_string(), f.clone());
             let (rest, stuck) = (tell.clone(), events.clone());
             // On another thread, and after a moment: writing records takes milliseconds of a core that another process of the host may need to speak.
             let last = std::thread::Builder::new()
                 .name("last resort".into())
                 .spawn(move || {
                     std::thread::sleep(MOMENT);
-                    rest(TrainError::Elsewhere { code: 1 });
+                    rest(elsewhere(&failure));
                     std::thread::sleep(GRACE);
                     stuck.on(Event::Stuck(&format!(
                         "{whom} did not stop in time: {words}"
@@ -506,7 +507,7 @@ impl Processes {
                 });
             if last.is_err() {
                 // The launcher is left to end us.
-                tell(TrainError::Elsewhere { code: 1 });
+                tell(elsewhere(f));
             }
         });
     }
@@ -526,6 +527,14 @@ impl Processes {
                 std::thread::sleep(pause);
             }
         });
+    }
+
+    /// The host of each process, by its name, and the process's ranks.
+    pub fn ranks_by_host(&self) -> Vec<(String, Range<u32>)> {
+        let hosts = (0..).zip(&self.cards);
+        hosts
+            .map(|(p, card)| (card.host.clone(), self.process_map.of(p)))
+            .collect()
     }
 
     /// Watches over the processes of other hosts from now on: who gives no sign of life for so many seconds has failed. 0 watches nobody.
@@ -565,9 +574,9 @@ impl Processes {
                 std::thread::sleep(LAST_WORDS);
                 Err(TrainError::Elsewhere { code })
             }
-            (_, Some(_)) if self.voice.told.load(SeqCst) => {
+            (_, Some(f)) if self.voice.told.load(SeqCst) => {
                 std::thread::sleep(LAST_WORDS);
-                Err(TrainError::Elsewhere { code: 1 })
+                Err(TrainError::elsewhere(&f))
             }
             (_, Some(f)) => {
                 let e = TrainError::peer(here, &f, last_calls(&self.board, &f));
@@ -592,7 +601,8 @@ impl Processes {
                     false => TrainError::on_rank(rank, e),
                 };
                 if !e.is_silent() {
-                    self.voice.report(rank, &e.to_string(), &words);
+                    let lost = e.is_lost();
+                    self.voice.report(rank, &e.to_string(), (&words, lost));
                 }
                 let code = e.exit_code();
                 Err(TrainError::Elsewhere { code })

@@ -35,6 +35,8 @@ pub struct Request {
     pub out: Option<PathBuf>,
     /// The run that is continued.
     pub resume: Option<Continued>,
+    /// The output folder is taken over from a job of another host, which its user says is lost.
+    pub take_over: bool,
     /// Where a timeline of all ranks goes.
     pub trace: Option<PathBuf>,
     /// Which steps are reported.
@@ -96,6 +98,7 @@ impl Request {
             steps: None,
             out: None,
             resume: None,
+            take_over: false,
             trace: None,
             lines: Lines::Configured,
             around,

@@ -3,6 +3,7 @@
 //! Everything that can be wrong is found in [`crate::setup`] before the output folder exists. Then each rank walks [`crate::rank`]; rank 0 also
 //! writes the files. The first failure of a rank aborts the others, and it is the one that is shown.
 
+use crate::ended::Ended;
 use crate::events::{Closing, Event, Events};
 use crate::gate::Shared;
 use crate::gradients;
@@ -19,7 +20,7 @@ use crate::{flight, record, save, shared_layers};
 use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
 use crossweave_hal::CheckerState;
-use crossweave_mesh::JobStore;
+use crossweave_mesh::{Cause, JobStore, PeerFailure};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -83,16 +84,17 @@ impl Started {
         let first = processes.is_none_or(Processes::first);
         if first {
             flight::clear(&run.out);
+            Ended::clear(&run.out);
         }
         let stop = request.events.start(first)?;
         let store = processes.map(|p| p.store.clone());
         let shared = Arc::new(Shared::new(stop.clone(), store));
         if let Some(p) = processes {
             let shared = shared.clone();
-            let flights = Flights::of(&run, Some(p));
+            let left = Left::of(&run, Some(p));
             p.watch(move |e| {
                 // At once: a launcher may end this process before its ranks have stopped.
-                flights.write(&e);
+                left.write(&e);
                 shared.fail(e);
             });
             p.compare(run.job.resolved.settings.run.comm_timeout_s);
@@ -124,7 +126,7 @@ impl Started {
     /// The failure that has ended the ranks, if one has, once its records are written.
     fn failure(&self, processes: Option<&Processes>) -> Option<TrainError> {
         let first = self.shared.first_error()?;
-        Flights::of(&self.run, processes).write(&first);
+        Left::of(&self.run, processes).write(&first);
         if let Some(t) = &self.run.trace {
             // The failure is what is to be reported; the parts stay where the trace cannot be put together.
             let _ = t.merge(self.run.job.ranks, false);
@@ -171,6 +173,8 @@ impl Started {
         save::write_ledgers(run, &ledgers)?;
         if let Some(s) = &summary {
             record::end(run, s.stopped, s.busy())?;
+            run.check_claim()?;
+            Ended::well(&run.out, run.reads.steps, s.stopped).write(&run.out)?;
         }
         let ledgers: Vec<RankLedger> = ledgers.into_iter().map(|e| e.ledger).collect();
         if run.job.resolved.settings.run.tensorboard {
@@ -208,25 +212,31 @@ fn close(run: &Run, summary: &Summary, ledgers: &[RankLedger]) {
     }));
 }
 
-/// Leaves what the ranks asked of each other last, for `crossweave flight`: each process its own, and what others could not.
-struct Flights {
+/// What a run that fails leaves in its folder: how it ended, and for `crossweave flight` what the ranks asked of each other last; each process
+/// its own, and what others could not.
+struct Left {
     out: PathBuf,
+    steps: u64,
     events: Arc<dyn Events>,
     board: CheckerState,
     here: Range<u32>,
     store: Option<JobStore>,
+    /// The hosts of the job and their ranks.
+    hosts: Vec<(String, Range<u32>)>,
     /// Not held by this: the watch over the other processes goes on after the run.
     claim: Option<Weak<Claim>>,
 }
 
-impl Flights {
-    fn of(run: &Run, processes: Option<&Processes>) -> Flights {
-        Flights {
+impl Left {
+    fn of(run: &Run, processes: Option<&Processes>) -> Left {
+        Left {
             out: run.out.clone(),
+            steps: run.reads.steps,
             events: run.reported.events.clone(),
             board: run.local_ranks.checker().clone(),
             here: run.local_ranks.here(),
             store: processes.map(|p| p.store.clone()),
+            hosts: processes.map_or(vec![], Processes::ranks_by_host),
             claim: run.claim.as_ref().map(Arc::downgrade),
         }
     }
@@ -238,6 +248,13 @@ impl Flights {
             return;
         }
         let failure = self.store.as_ref().and_then(JobStore::failure);
+        let first = self.here.start == 0;
+        // Where the first process is the one that is lost, whoever is left speaks for the job.
+        let first_is_gone =
+            |f: &PeerFailure| f.process == 0 && !matches!(f.cause, Cause::Said { .. });
+        if first || failure.as_ref().is_some_and(first_is_gone) {
+            self.warn("ended.json", self.end(why, failure.as_ref()));
+        }
         let why = match &failure {
             Some(f) => f.to_string(),
             // The record says itself whose it is.
@@ -246,8 +263,31 @@ impl Flights {
                 why => why.to_string(),
             },
         };
-        if let Err(e) = flight::write(&self.out, &self.board, &self.here, &why) {
-            let what = format!("no flight record: {e}");
+        let flight = flight::write(&self.out, &self.board, &self.here, &why);
+        self.warn("flight record", flight);
+    }
+
+    /// Writes how the run ended: by a failure that the processes have reported of one another, else by an error of this one.
+    fn end(&self, why: &TrainError, failure: Option<&PeerFailure>) -> Result<()> {
+        if !self.out.is_dir() {
+            // A host without the shared folder.
+            return Ok(());
+        }
+        let mut ended = Ended::badly(&self.out, self.steps, why);
+        if let Some(f) = failure {
+            ended.ranks = f.ranks.clone().collect();
+            ended.error = Some(f.to_string());
+        }
+        let hit = |ranks: &Range<u32>| ended.ranks.iter().any(|r| ranks.contains(r));
+        let hosts = self.hosts.iter().filter(|(_, ranks)| hit(ranks));
+        ended.hosts = hosts.map(|(host, _)| host.clone()).collect();
+        ended.hosts.dedup();
+        ended.write(&self.out)
+    }
+
+    fn warn(&self, what: &str, done: Result<()>) {
+        if let Err(e) = done {
+            let what = format!("no {what}: {e}");
             self.events.on(Event::Warning(&what));
         }
     }

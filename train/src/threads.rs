@@ -191,21 +191,21 @@ fn one(
     let fail = |e: TrainError| {
         // The death of a process breaks its peers' collectives before the news of it comes.
         let follows = voice.filter(|_| e.may_follow(rank));
-        if follows.and_then(Voice::cause).is_some() {
-            return shared.fail(TrainError::Elsewhere { code: 1 });
+        if let Some(cause) = follows.and_then(Voice::cause) {
+            return shared.fail(TrainError::elsewhere(&cause));
         }
         let Some(voice) = voice else {
             return shared.fail(e);
         };
         let words = e.to_string();
         let e = TrainError::on_rank(rank, e);
-        let (said, news) = (e.to_string(), !e.is_secondary());
+        let (said, news, lost) = (e.to_string(), !e.is_secondary(), e.is_lost());
         shared.fail(e);
         match run.local_ranks.here().len() {
             _ if !news => {}
             1 => voice.print_failure(&said),
             // The other ranks of this process may take a while, and the others see already that this one is gone.
-            _ => voice.report(rank, &said, &words),
+            _ => voice.report(rank, &said, (&words, lost)),
         }
     };
     // Nobody takes what a rank says that was left behind.

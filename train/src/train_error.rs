@@ -98,6 +98,8 @@ pub enum TrainError {
 
 /// What shells report for a process that ended on an interrupt.
 pub const STOPPED: u8 = 130;
+/// The exit status of a job that has lost something it needs: `EX_TEMPFAIL` of sysexits.h.
+pub const LOST: u8 = 75;
 
 /// What to do about memory that a device does not have.
 const ROOM: &str = "; fix: keep less there with a smaller train_micro_batch_size_per_gpu, model.recompute, a higher zero_optimization.stage, \
@@ -192,14 +194,39 @@ impl TrainError {
         failure: &crossweave_mesh::PeerFailure,
         was: Option<String>,
     ) -> TrainError {
-        let said = matches!(failure.cause, Cause::Said(_));
+        let said = matches!(failure.cause, Cause::Said { .. });
         match (failure.process, said) {
-            (0, true) => TrainError::Elsewhere { code: 1 },
+            (0, true) => TrainError::elsewhere(failure),
             _ => TrainError::Peer {
                 here,
                 failure: failure.clone(),
                 was: was.filter(|_| !said),
             },
+        }
+    }
+
+    /// Another process's failure, of which everything has been said.
+    pub fn elsewhere(failure: &crossweave_mesh::PeerFailure) -> TrainError {
+        let code = if failure.is_lost() { LOST } else { 1 };
+        TrainError::Elsewhere { code }
+    }
+
+    /// Has the job lost something that it needs (a rank, a host, a link, a device)? The same job, begun again, may come further; a wrong
+    /// config, wrong data or a mistake of the program ends it in the same way again.
+    pub fn is_lost(&self) -> bool {
+        use crossweave_hal::Code;
+        // A mismatch or a cycle of waits, which the checker finds, is the program's own.
+        let lost = |e: &crossweave_hal::Error| match e.code {
+            Code::Comm => e.at != "checker",
+            code => matches!(code, Code::Timeout | Code::DeviceLost),
+        };
+        match self {
+            TrainError::Of { source, .. } | TrainError::OnRank { source, .. } => source.is_lost(),
+            TrainError::Peer { failure, .. } => failure.is_lost(),
+            TrainError::Elsewhere { code } => *code == LOST,
+            TrainError::Engine(e) => e.hal().is_some_and(lost),
+            TrainError::Hal(e) => lost(e),
+            _ => false,
         }
     }
 
@@ -257,7 +284,8 @@ impl TrainError {
         match self {
             TrainError::Stopped { .. } => STOPPED,
             TrainError::Elsewhere { code } => *code,
-            TrainError::OnRank { source, .. } => source.exit_code(),
+            TrainError::Of { source, .. } | TrainError::OnRank { source, .. } => source.exit_code(),
+            e if e.is_lost() => LOST,
             _ => 1,
         }
     }

@@ -235,6 +235,13 @@ impl Trainer {
         self
     }
 
+    /// Takes the output folder over from a job of another host that is lost. Without this it is refused, since whether that job lives cannot be
+    /// seen from here; should it live, it notices before it writes anything more, and ends.
+    pub fn take_over(mut self) -> Trainer {
+        self.request.take_over = true;
+        self
+    }
+
     /// Reports what happens to `events`, from whichever thread it happens on.
     pub fn events(mut self, events: impl Events + 'static) -> Trainer {
         self.request.events = Arc::new(events);

@@ -10,6 +10,7 @@ mod companions;
 mod distill;
 mod documents;
 mod end;
+mod ended;
 mod estimates;
 mod explain;
 mod families;

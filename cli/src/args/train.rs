@@ -46,6 +46,9 @@ pub struct TrainArgs {
     /// Continue the run in this folder from its newest checkpoint; auto: the one in the output folder, or begin it there
     #[arg(long, value_name = "DIR|auto", value_parser = continued)]
     pub resume: Option<Continued>,
+    /// Take the output folder over from a job on another host that is lost (whether it lives cannot be seen from here)
+    #[arg(long)]
+    pub take_over: bool,
     /// Write a timeline of all ranks for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,

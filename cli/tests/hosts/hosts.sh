@@ -3,6 +3,7 @@
 #   hosts.sh up N                  hosts h1 … hN at 10.77.0.1 …
 #   hosts.sh run I COMMAND …       runs a command on host I
 #   hosts.sh agent HOST COMMAND …  a remote shell for mpirun: HOST is 10.77.0.I; so is `hosts.sh -x HOST COMMAND …`, as MPICH calls ssh
+#   hosts.sh reach HOST COMMAND …  the same, and exit 255 where HOST has no link or no power
 #   hosts.sh cut I | mend I        takes host I's link down, or up again
 #   hosts.sh power I               host I is gone: its link is down, its processes are killed, and its remote shells say nothing of it
 #   hosts.sh down                  removes all of them
@@ -57,8 +58,15 @@ case ${1:-} in
     done ;;
   run) enter "${@:2}" ;;
   agent | -x) agent "${@:2}" ;;
+  reach)
+    # As a remote shell with a time limit: a host without link or power is not reached.
+    i=${2##*.}
+    [ ! -e "$state/$i.off" ] && [[ $(ip -n $prefix$i link show eth0) == *"state UP"* ]] || exit 255
+    agent "${@:2}" ;;
   cut) ip -n $prefix$2 link set eth0 down ;;
-  mend) ip -n $prefix$2 link set eth0 up ;;
+  mend)
+    rm -f "$state/$2.off"
+    ip -n $prefix$2 link set eth0 up ;;
   power)
     : >"$state/$2.off"
     ip -n $prefix$2 link set eth0 down
@@ -72,5 +80,5 @@ case ${1:-} in
     done < <(ip netns list 2>/dev/null)
     for d in "$state"/shm*; do [ ! -d "$d" ] || umount "$d" || true; done
     rm -rf "$state" ;;
-  *) sed -n '2,11p' "$0"; exit 2 ;;
+  *) sed -n '2,12p' "$0"; exit 2 ;;
 esac

@@ -75,7 +75,7 @@ fn checked(adds: bool) -> std::result::Result<(), Box<dyn Error>> {
 fn a_missing_sum_is_named_by_the_dry_run() {
     checked(true).expect("with its sum the block is right");
     let fault = checked(false).expect_err("without it").to_string();
-    for part in ["mlp", "add on Tp", "reduce the pending sum first"] {
+    for part in ["mlp", "add on tp", "reduce the pending sum first"] {
         assert!(fault.contains(part), "{fault}");
     }
 }

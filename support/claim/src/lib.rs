@@ -9,7 +9,7 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | What if the owner runs on another host, or in another container? | Its process cannot be seen, so the claim is refused; the error names the file to remove by hand. |
+//! | What if the owner runs on another host, or in another container? | Its process cannot be seen, so the claim is refused, unless the user says that it is lost ([`Unseen`]). |
 //! | What if somebody removed or replaced the lock meanwhile? | [`Claim::check`] before a commit reads it again and refuses. |
 //! | What is left behind? | Nothing, when the claim is dropped; the lock file, when the process is killed. |
 #![forbid(unsafe_code)]
@@ -87,7 +87,7 @@ pub enum ClaimError {
 fn way_out(owner: &Owner, life: Life, lock: &Path) -> String {
     match life {
         Life::Unknown => format!(
-            "wait until it has ended, or name another place; whether it still runs cannot be seen from here, so if it is over, remove {} and run again",
+            "wait until it has ended, or name another place; whether it still runs cannot be seen from here, so if it is over, remove {} and run again (crossweave train: --take-over)",
             lock.display()
         ),
         _ => format!(
@@ -104,6 +104,16 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Clai
         path,
         source,
     }
+}
+
+/// What an owner whose process cannot be seen (it is on another host, or in another container) is held for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// It may live: the claim is refused.
+    Lives,
+    /// It is lost with its host, as the user says: the claim is taken over. Should it live, it finds so by [`Claim::check`] before it
+    /// writes anything more.
+    IsLost,
 }
 
 /// A folder or file that is this process's own until the claim is dropped.
@@ -123,11 +133,19 @@ impl Claim {
     /// # Errors
     /// Another process owns it; the folder cannot be written.
     pub fn folder(dir: &Path, job: &str) -> Result<Claim> {
+        Claim::folder_from(dir, job, Unseen::Lives)
+    }
+
+    /// As [`Claim::folder`], where the caller says what becomes of an owner whose process cannot be seen from here.
+    ///
+    /// # Errors
+    /// As [`Claim::folder`].
+    pub fn folder_from(dir: &Path, job: &str, unseen: Unseen) -> Result<Claim> {
         let mut tries = 0;
         loop {
             let taken = make_dirs(dir)
                 .map_err(io_error("create", dir))
-                .and_then(|made| match Claim::take(dir, dir.join(LOCK), job) {
+                .and_then(|made| match Claim::take(dir, dir.join(LOCK), job, unseen) {
                     Ok(mut claim) => {
                         claim.made = made;
                         Ok(claim)
@@ -153,12 +171,12 @@ impl Claim {
     /// As [`Claim::folder`].
     pub fn beside(target: &Path, job: &str) -> Result<Claim> {
         let lock = hidden(target, &format!(".{LOCK}"));
-        Claim::take(target, lock, job)
+        Claim::take(target, lock, job, Unseen::Lives)
     }
 
-    fn take(what: &Path, lock: PathBuf, job: &str) -> Result<Claim> {
+    fn take(what: &Path, lock: PathBuf, job: &str, unseen: Unseen) -> Result<Claim> {
         let owner = Owner::this(job);
-        let replaced = acquire(what, &lock, &owner)?;
+        let replaced = acquire(what, &lock, &owner, unseen)?;
         sweep(&lock);
         Ok(Claim {
             what: what.into(),
@@ -321,9 +339,9 @@ fn read(lock: &Path) -> io::Result<Read> {
 ///
 /// 1. Write the owner to a temporary file, sync it, link it to `lock`. Done if that succeeds.
 /// 2. Otherwise judge the owner found there. Alive or not to be seen: refused. Killed and not yet over: waited for.
-/// 3. Dead: acquire `lock`'s successor lock, named after the dead owner's nonce, by the same protocol. Only its holder may replace the
+/// 3. Dead, or not to be seen and lost as the user says: acquire `lock`'s successor lock, named after the dead owner's nonce, by the same protocol. Only its holder may replace the
 ///    lock of that owner. Under it, read `lock` again; if it still names the dead owner, rename the temporary file over it. Release it.
-fn acquire(what: &Path, lock: &Path, owner: &Owner) -> Result<Option<Owner>> {
+fn acquire(what: &Path, lock: &Path, owner: &Owner, unseen: Unseen) -> Result<Option<Owner>> {
     let own = Temp::write(lock, owner)?;
     let began = Instant::now();
     loop {
@@ -364,7 +382,8 @@ fn acquire(what: &Path, lock: &Path, owner: &Owner) -> Result<Option<Owner>> {
             std::thread::sleep(Duration::from_millis(10));
             continue;
         }
-        if life != Life::Dead {
+        let lost = life == Life::Unknown && unseen == Unseen::IsLost;
+        if life != Life::Dead && !lost {
             return Err(ClaimError::Held {
                 what: what.into(),
                 lock: lock.into(),
@@ -372,7 +391,7 @@ fn acquire(what: &Path, lock: &Path, owner: &Owner) -> Result<Option<Owner>> {
                 life,
             });
         }
-        match replace(what, lock, &own, owner, &there) {
+        match replace(what, lock, (&own, owner), &there, unseen) {
             Ok(true) => return Ok(Some(*there)),
             Ok(false) => {}
             // Another process is replacing it at this moment.
@@ -383,9 +402,15 @@ fn acquire(what: &Path, lock: &Path, owner: &Owner) -> Result<Option<Owner>> {
 }
 
 /// Step 3: puts `own` in the place of a dead owner's lock; `false` where that is not there any more.
-fn replace(what: &Path, lock: &Path, own: &Temp, owner: &Owner, dead: &Owner) -> Result<bool> {
+fn replace(
+    what: &Path,
+    lock: &Path,
+    (own, owner): (&Temp, &Owner),
+    dead: &Owner,
+    unseen: Unseen,
+) -> Result<bool> {
     let right = successor(lock, dead);
-    acquire(what, &right, owner)?;
+    acquire(what, &right, owner, unseen)?;
     let still = matches!(read(lock), Ok(Read::Owner(o)) if o.nonce == dead.nonce);
     let done = match still {
         true => std::fs::rename(&own.0, lock).map_err(io_error("replace", lock)),

@@ -108,6 +108,18 @@ fn an_owner_that_cannot_be_seen_is_left_alone() {
 }
 
 #[test]
+fn an_owner_that_cannot_be_seen_is_replaced_where_it_is_lost() {
+    let root = tempfile::tempdir().unwrap();
+    plant(root.path(), &Owner::elsewhere());
+    let claim = Claim::folder_from(root.path(), "train", Unseen::IsLost).unwrap();
+    assert_eq!(claim.replaced().map(|o| o.host.as_str()), Some("node7"));
+    claim.check().unwrap();
+    // One that can be seen is not lost.
+    let e = Claim::folder_from(root.path(), "train", Unseen::IsLost).unwrap_err();
+    assert!(matches!(e, ClaimError::Held { .. }), "{e}");
+}
+
+#[test]
 fn a_file_that_is_no_lock_is_left_alone() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join(LOCK), "mine").unwrap();
@@ -254,7 +266,7 @@ fn a_judgement_that_comes_late_does_not_replace_the_living() {
     let first = Claim::folder(root.path(), "first").unwrap();
     let lock = root.path().join(LOCK);
     let own = Temp::write(&lock, &late).unwrap();
-    assert!(!replace(root.path(), &lock, &own, &late, &dead).unwrap());
+    assert!(!replace(root.path(), &lock, (&own, &late), &dead, Unseen::Lives).unwrap());
     first.check().unwrap();
     drop(own);
     assert_eq!(entries(root.path()), [LOCK]);
