@@ -3,7 +3,7 @@
 use crate::settings::{Model, Part, Settings};
 
 /// A key, what is wrong with it, and what to do.
-type Fault = (String, &'static str, &'static str);
+pub(crate) type Fault = (String, &'static str, &'static str);
 
 /// Returns the faults of `model.parts`.
 pub(crate) fn faults(s: &Settings) -> Vec<Fault> {

@@ -3,6 +3,7 @@
 
 use crate::batch::{Batch, solve};
 use crate::canonical::of_shards;
+use crate::elastic;
 use crate::epochs::Epoch;
 use crate::error::{Errors, Problem};
 use crate::rows;
@@ -666,13 +667,13 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     }
     r.sampled(&mut s);
     r.distill(&s);
-    for (path, what, fix) in crate::parts::faults(&s) {
+    // Batches of a file have their size; the keys may only repeat it.
+    let tokens = matches!(s.data, Some(Data::Tokens(_)));
+    let mesh = elastic::fit(&mut s, tokens && given.batch.is_some());
+    for (path, what, fix) in mesh.into_iter().chain(crate::parts::faults(&s)) {
         r.error(&path, what, fix);
     }
     let everyone = ranks.max(1);
-    // Batches of a file have their size; the keys may only repeat it.
-    let tokens = matches!(s.data, Some(Data::Tokens(_)));
-    r.elastic(&mut s, tokens && given.batch.is_some());
     let (mesh, ranks) = r.mesh(&mut s, everyone, spec.as_ref());
     r.secondary_shards(&s, ranks);
     let (global, micro, accumulation) = (
@@ -715,10 +716,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         Err(e) => {
             let (what, fix) = match s.run.canonical_shards {
                 Some(_) => (of_shards(&e.what), of_shards(&e.fix)),
-                None => {
-                    let ranks = Resolver::nearest_ranks(&s, ranks, everyone);
-                    (e.what, ranks.unwrap_or(e.fix))
-                }
+                None => (e.what, elastic::fix(&s, ranks, everyone).unwrap_or(e.fix)),
             };
             r.error(e.key, what, fix);
             None

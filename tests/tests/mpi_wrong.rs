@@ -1,11 +1,13 @@
-//! Mistakes of one rank, and deaths, between processes: whoever is left names the rank. Each is a scene of the test `worker` in `mpi.rs`.
+//! Mistakes of one rank, and deaths, between processes: the processes that are left name the rank. Each is a scene of the test `worker` in `mpi.rs`.
 
-use super::mpi_ranks::{Rank, SOON, families, launch, text};
+use super::mpi_ranks::{Rank, families, launch, text};
 use crossweave_hal::{Collective, Communicator, DType, Device, Reduce, Stream, Tag, crash};
 use crossweave_mesh::{ProcessMap, checker_state, this_host};
 use crossweave_tests::system::{Signal, send_to_self};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(60);
 
 /// Rank 1 does something else; the others must say so.
 pub(super) fn wrong(r: Rank, scene: &str) {

@@ -1,7 +1,7 @@
 //! `DIR/ended.json`: how the last run in a folder came to its end, for the script or the person who starts the next one. Launchers
 //! hide the exit codes of the ranks; a file they leave alone.
 
-use crate::metrics;
+use crate::metrics::{self, LostWork};
 use crate::train_error::{LOST, Result, STOPPED, TrainError};
 use crossweave_files::{TABLE, read};
 use crossweave_report::{moment, whole};
@@ -53,17 +53,6 @@ pub enum EndCause {
     Lost,
     /// Config, data, model or program are wrong: it would end in the same way again.
     Failed,
-}
-
-/// Work behind the newest checkpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LostWork {
-    /// Optimizer steps.
-    pub steps: u64,
-    /// Seconds that these steps took.
-    pub seconds: f64,
-    /// Tokens that they were trained on.
-    pub tokens: u64,
 }
 
 impl Ended {

@@ -84,7 +84,7 @@ pub use crossweave_job::error::{ConfigFault, ErrorCode};
 use crossweave_job::{
     self as job, adapter, config_file, error as job_error, found, hub, model, tokens,
 };
-pub use ended::{EndCause, Ended, LostWork};
+pub use ended::{EndCause, Ended};
 pub use events::{Event, Events, StepRecord};
 pub use figures::check::{Checked, SizesOfJob};
 pub use figures::estimate::{Estimate, Estimation};
@@ -92,6 +92,7 @@ pub use figures::explain::{Explained, PeakRates};
 pub use figures::plan::{Planned, Planning};
 pub use infer::Draw;
 pub use inference::{Logits, Model};
+pub use metrics::LostWork;
 pub use request::{Continued, Given, Lines, Request};
 pub use run::run;
 pub use summary::Summary;

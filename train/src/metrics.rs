@@ -1,9 +1,8 @@
 //! `DIR/metrics.jsonl`: one object a step, and one a validation, each written whole as soon as it is known.
 
-use crate::ended::LostWork;
 use crate::train_error::{Result, TrainError};
 use crossweave_report::whole;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -30,6 +29,17 @@ pub fn last_step(dir: &Path) -> Option<u64> {
     let text = String::from_utf8_lossy(&text);
     let step = |line: &str| serde_json::from_str::<Value>(line).ok()?["step"].as_u64();
     text.lines().rev().find_map(step)
+}
+
+/// Work behind the newest checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LostWork {
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Seconds that these steps took.
+    pub seconds: f64,
+    /// Tokens that they were trained on.
+    pub tokens: u64,
 }
 
 /// What the metrics in `dir` have behind step `saved`, which is trained again after a resume from there.

@@ -249,7 +249,7 @@ impl Left {
         }
         let failure = self.store.as_ref().and_then(JobStore::failure);
         let first = self.here.start == 0;
-        // Where the first process is the one that is lost, whoever is left speaks for the job.
+        // Where the first process is the one that is lost, a process that is left speaks for the job.
         let first_is_gone =
             |f: &PeerFailure| f.process == 0 && !matches!(f.cause, Cause::Said { .. });
         if first || failure.as_ref().is_some_and(first_is_gone) {

@@ -1,4 +1,4 @@
-//! `ended.json`: how a run ended, for whoever starts the next one, and what has to be trained again.
+//! `ended.json`: how a run ended, for the one who starts the next, and what has to be trained again.
 
 use crate::common::{losses, trainer};
 use crate::support::Scratch;

@@ -58,7 +58,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-checkpoint", ceiling: 4250, why: "its own format, safetensors, Hugging Face folders and signatures" },
     Entry { place: "crossweave-cli", ceiling: 4000, why: "a file for each verb" },
     Entry { place: "crossweave-collectives", ceiling: 4250, why: "compositions, plans and their verification for every collective" },
-    Entry { place: "crossweave-config", ceiling: 8700, why: "one row of tables for each key of the config, with checks and docs" },
+    Entry { place: "crossweave-config", ceiling: 8800, why: "one row of tables for each key of the config, with checks and docs" },
     Entry { place: "crossweave-conform", ceiling: 19300, why: "one case for each duty of a plugin, the references in double precision, and scorecards by families of cases" },
     Entry { place: "crossweave-data", ceiling: 9350, why: "every form in which people keep corpora and examples, rows told by content, pairs of texts too, which tokens of a conversation count, and what keeps a hostile one from filling the memory" },
     Entry { place: "crossweave-engine", ceiling: 3700, why: "the walk, blocks with what they exchange, what a rank is set up on, set-up, evaluation over ranks and stages, and what a run is watched by" },
@@ -123,7 +123,7 @@ pub const METHODS: &[Entry] = &[
     Entry { place: "mesh/collectives/src/group.rs: Collectives", ceiling: 58, why: "one method for each collective and form, as Communicator has them" },
     Entry { place: "plan/src/laws.rs: State", ceiling: 43, why: "one method for each kind of step" },
     Entry { place: "tensor/src/cx.rs: Cx", ceiling: 54, why: "one method for each op that a block may record" },
-    Entry { place: "train/src/trainer.rs: Trainer", ceiling: 36, why: "one method for each thing that a program describes, asks of a run, or asks for" },
+    Entry { place: "train/src/trainer.rs: Trainer", ceiling: 37, why: "one method for each thing that a program describes, asks of a run, or asks for" },
 ];
 
 /// Fields of large structs that a part of the crate sees.
