@@ -161,6 +161,37 @@ fn a_launch_file_without_a_config_says_so() {
     }
 }
 
+/// What a run has lost another start may find again; what is wrong stays wrong.
+#[test]
+fn slurm_gets_a_run_back_that_has_lost_a_rank_and_no_other() {
+    plugin();
+    if !families().contains(&"openmpi") {
+        return;
+    }
+    let s = Scratch::new();
+    let reference = reference(&s);
+    let queued = || std::fs::read_to_string(s.path("requeued")).unwrap_or_default();
+    let job = |args: &[&str], vars: &[(&str, &str)]| {
+        let mut c = file(&s, "slurm.sbatch", &[&["config.json"], args].concat());
+        let o = in_sbatch(&mut c).envs(vars.iter().copied()).output();
+        o.expect("bash starts")
+    };
+    let wrong = job(&["--set", "optimizer.params.lr=-1"], &[]);
+    assert_eq!((wrong.status.success(), queued()), (false, String::new()));
+    let fault = r#"faults=[{"rank": 1, "kind": "stall", "step": 5}]"#;
+    let stalls = ["--set", fault, "--set", "run.comm_timeout_s=1"];
+    let lost = job(&stalls, &[]);
+    assert!(!lost.status.success(), "{}", text(&lost));
+    assert_eq!(queued(), "4711\n", "{}", text(&lost));
+    // Not for ever.
+    let last = job(&stalls, &[("SLURM_RESTART_COUNT", "20")]);
+    assert_eq!((last.status.success(), &*queued()), (false, "4711\n"));
+    let well = job(&[], &[]);
+    assert!(well.status.success(), "{}", text(&well));
+    assert_eq!(queued(), "4711\n");
+    same(&reference, &s.path("runs/demo"));
+}
+
 /// A process as srun starts it, without anything that connects it to the others.
 fn task(s: &Scratch, rank: &str, of: &str, args: &[&str]) -> Output {
     let mut c = s.command(args);

@@ -6,18 +6,18 @@
 //! ```text
 //! $ cargo build --release -p crossweave-examples --bin 05-debugger
 //! $ gdb --args target/release/05-debugger 1 3
-//! (gdb) set breakpoint pending on
-//! (gdb) rbreak stop_here                   every function of that name; a function of your own block does as well
+//! (gdb) break 05-debugger.rs:42            the line in `stop_here`; a line of your own block does as well. This profile keeps
+//!                                          lines and no names, so that a break by name finds nothing
 //! (gdb) run
-//! Thread 3 "rank 1" hit Breakpoint 1       the rank that was asked for, before step 3; all other threads stand still too
+//! Thread 5 "rank 1" hit Breakpoint 1       the rank that was asked for, before step 3; all other threads stand still too
 //! (gdb) info threads                       each rank by its name
 //! (gdb) backtrace                          from here through the rank's loop to the start of its thread
 //! (gdb) thread apply all backtrace 8       where every rank is: rank 0 waits for rank 1 in a collective, or is about to
 //! (gdb) continue
 //! ```
 //!
-//! In lldb: `lldb -- target/release/05-debugger 1 3`, `breakpoint set --name stop_here`, `run`, `thread list`, `bt all`, `continue`. Variables
-//! are shown where the program was compiled with `CARGO_PROFILE_RELEASE_DEBUG=full`; lines and functions always.
+//! In lldb: `lldb -- target/release/05-debugger 1 3`, `breakpoint set --file 05-debugger.rs --line 42`, `run`, `thread list`, `bt all`, `continue`.
+//! Variables, and breaks by name, come with `CARGO_PROFILE_RELEASE_DEBUG=full`.
 //!
 //! Values that lie on a device are not seen by a debugger. [`Trainer::read`] brings a parameter to the host between two steps, whole, whichever
 //! ranks hold it; here the length of one is printed after each step, so that the step in which it goes wrong shows which to stop in.

@@ -47,6 +47,10 @@ fn a_loop_of_a_program_ends_by_its_own_rule_and_goes_on() {
 /// What a debugger is to stop at happens, on the rank and in the step that were asked for.
 #[test]
 fn the_rank_that_is_asked_for_comes_to_where_a_debugger_stops() {
+    // The line that its first lines tell a debugger to stop in.
+    let source = include_str!("../../src/bin/05-debugger.rs");
+    let line = source.lines().nth(41).unwrap_or_default();
+    assert!(source.contains("(gdb) break 05-debugger.rs:42") && line.contains("is before step"));
     let mut lesson = Command::new(env!("CARGO_BIN_EXE_05-debugger"));
     let out = lesson.args(["0", "2"]).output().expect("the lesson starts");
     let text = String::from_utf8_lossy(&out.stdout);
