@@ -105,6 +105,7 @@ fn a_second_job_is_refused_at_once_and_the_first_goes_on() {
         [
             "checkpoints",
             "config.json",
+            "ended.json",
             "ledger.json",
             "metrics.jsonl",
             "run.json"
