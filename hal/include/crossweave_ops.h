@@ -389,8 +389,9 @@ typedef struct cw_program_dyn {
  * Revision 1; primitive, mandatory; error class 4. */
 #define CW_OP_UNARY 0x0005u
 /* binary: dst = a op b; one dtype, broadcasting by stride 0; dst may alias a or b. POW is that of C: a negative
- * base has powers with whole exponents, x^0 = 1^x = 1. MAX of zeros of two signs may give either. Operands: dst:out
- * any, a:in any, b:in any. Params: cw_kind_params. Revision 1; primitive, mandatory; error class 3. */
+ * base has powers with whole exponents, x^0 = 1^x = 1; as CW_CLASS_FUSED, POW may be |y ln x| ulp further off than
+ * CW_CLASS_TRANSCENDENTAL. MAX of zeros of two signs may give either. Operands: dst:out any, a:in any, b:in any.
+ * Params: cw_kind_params. Revision 1; primitive, mandatory; error class 3. */
 #define CW_OP_BINARY 0x0006u
 /* compare: dst = a rel b ? 1 : 0. -0 equals 0; with NaN only NE holds. Operands: dst:out u8, a:in any, b:in any.
  * Params: cw_kind_params. Revision 1; primitive, mandatory; error class 1. */
@@ -398,15 +399,17 @@ typedef struct cw_program_dyn {
 /* select: dst = cond != 0 ? a : b; every byte but 0 chooses a. Operands: dst:out any, cond:in u8, a:in any, b:in
  * any. Params: cw_no_params. Revision 1; primitive, mandatory; error class 1. */
 #define CW_OP_SELECT 0x0008u
-/* axpby: y = alpha x + beta y; beta 0 does not read y. x may be of another float dtype than y. Operands: y:inout f,
- * x:in f. Params: cw_axpby_params. Revision 1; primitive, mandatory; error class 3. */
+/* axpby: y = alpha x + beta y; beta 0 does not read y. x may be of another float dtype than y. Two products and a
+ * sum are three steps, bounded as CW_CLASS_FUSED. Operands: y:inout f, x:in f. Params: cw_axpby_params. Revision 1;
+ * primitive, mandatory; error class 3. */
 #define CW_OP_AXPBY 0x0009u
 /* clamp: dst = min(max(src, lo), hi), so that lo > hi gives hi; NaN stays. Operands: dst:out f, src:in f. Params:
  * cw_clamp_params. Revision 1; primitive, mandatory; error class 1. */
 #define CW_OP_CLAMP 0x000Au
 /* reduce: dst has src's rank with reduced dims of size 1; f32 dst over 16-bit src allowed; CW_FLAG_ACCUM adds
- * before the one rounding. Of nothing: SUM 0, PROD 1, MAX -inf, MIN inf. Operands: dst:out f, src:in f. Params:
- * cw_reduce_params. Revision 1; primitive, mandatory; error class 6. */
+ * before the one rounding. Of nothing: SUM 0, PROD 1, MAX -inf, MIN inf. PROD rounds once for each factor, bounded
+ * as CW_CLASS_FUSED. Operands: dst:out f, src:in f. Params: cw_reduce_params. Revision 1; primitive, mandatory;
+ * error class 6. */
 #define CW_OP_REDUCE 0x000Bu
 /* arg_reduce: index of the largest (kind 0) or smallest (1) along dim, which becomes 1 in dst; the first wins; NaN
  * is larger than every number. Operands: dst:out i32|i64, src:in f. Params: cw_dim_params. Revision 1; primitive,
@@ -525,9 +528,9 @@ typedef struct cw_program_dyn {
  * cu_k:in? i32. Params: cw_attention_ext_params; at launch cw_philox_dyn. Revision 1; fused, the core can decompose
  * it; error class 8. */
 #define CW_OP_ATTENTION_EXT_BWD 0x0135u
-/* activation_fwd: y = act(x): GELU_TANH x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GELU_ERF x/2 (1 + erf(x/sqrt
- * 2)), SILU x sigmoid(x), RELU max(x, 0). Operands: y:out f, x:in f. Params: cw_kind_params. Revision 1; fused, the
- * core can decompose it; error class 8. */
+/* activation_fwd: y = act(x): GELU_TANH x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), which is x/2 (1 + tanh(..)) and
+ * does not cancel, GELU_ERF x/2 (1 + erf(x/sqrt 2)), SILU x sigmoid(x), RELU max(x, 0). Operands: y:out f, x:in f.
+ * Params: cw_kind_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_ACTIVATION_FWD 0x0140u
 /* activation_bwd: dx = dy * act'(x); dx may alias dy. Operands: dx:out f, dy:in f, x:in f. Params: cw_kind_params.
  * Revision 1; fused, the core can decompose it; error class 8. */
@@ -544,8 +547,8 @@ typedef struct cw_program_dyn {
  * Params: cw_rope_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_ROPE 0x0150u
 /* embedding_fwd: y[b,t,:] = table[index[b,t],:] (+ pos[t,:]); an index out of range or ignored gives zeros (+ pos).
- * Operands: y:out f, table:in f, index:in i32|i64, pos:in? f. Params: cw_index_params. Revision 1; fused, the core
- * can decompose it; error class 1. */
+ * With pos it is one sum in f32, as CW_CLASS_ROUNDED. Operands: y:out f, table:in f, index:in i32|i64, pos:in? f.
+ * Params: cw_index_params. Revision 1; fused, the core can decompose it; error class 1. */
 #define CW_OP_EMBEDDING_FWD 0x0160u
 /* embedding_bwd: dtable[index[b,t],:] += dy[b,t,:] and dpos[t,:] += sum over b of dy[b,t,:], in order of position
  * (deterministic); an index out of range or ignored adds nothing to dtable. Operands: dtable:inout f32, dpos:inout?
@@ -556,8 +559,8 @@ typedef struct cw_program_dyn {
  * Operands: out:inout f32, x:in* f. Params: cw_no_params. Revision 1; fused, the core can decompose it; error class
  * 6. */
 #define CW_OP_MULTI_SUMSQ 0x0170u
-/* multi_scale: x *= scale * coef[0]. Operands: coef:in? f32, x:inout* f. Params: cw_no_params; at launch
- * cw_scale_dyn. Revision 1; fused, the core can decompose it; error class 3. */
+/* multi_scale: x *= scale * coef[0]; that factor is one number, rounded to f32. Operands: coef:in? f32, x:inout* f.
+ * Params: cw_no_params; at launch cw_scale_dyn. Revision 1; fused, the core can decompose it; error class 3. */
 #define CW_OP_MULTI_SCALE 0x0171u
 /* dropout: y = keep(e) ? x/(1-p) : 0 (+ residual); keep(e) = uniform[0,1) of philox element e >= p; y may alias x.
  * Its backward is itself on dy. Operands: y:out f, x:in f, residual:in? f. Params: cw_dropout_params; at launch

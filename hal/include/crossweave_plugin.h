@@ -223,14 +223,16 @@ typedef struct cw_device_api {
   cw_status (*mem_export)(cw_mem mem, uint32_t native_type, cw_native *out, cw_error *err);
   /* An in-order queue; larger priority is more urgent, flags 0. kit: order */
   cw_status (*stream_create)(cw_device dev, int32_t priority, uint32_t flags, cw_stream *out, cw_error *err);
-  /* The host has synchronised or given up the stream; work still queued may be dropped. kit: life */
+  /* The host has synchronised or given up the stream; work still queued may be dropped, host calls among it. kit: life */
   void (*stream_destroy)(cw_stream stream);
   /* OK: everything enqueued before has finished; NOT_READY; or the stream's failure, every time. Never blocks. kit: order, fault */
   cw_status (*stream_query)(cw_stream stream, cw_error *err);
-  /* Blocks until done, failed or timeout_ns has passed (< 0 for ever, 0 = a query). TIMEOUT changes nothing. kit: order, fault */
+  /* Blocks until done, failed or timeout_ns has passed (< 0 for ever, 0 = a query). TIMEOUT changes nothing; one that is the
+   * stream's own failure is CW_ERRF_STICKY. kit: order, fault */
   cw_status (*stream_sync)(cw_stream stream, int64_t timeout_ns, cw_error *err);
   /* An event never recorded is complete. flags 0. kit: order */
   cw_status (*event_create)(cw_device dev, uint32_t flags, cw_event *out, cw_error *err);
+  /* Records and waits that are enqueued stay valid. kit: life */
   void (*event_destroy)(cw_event event);
   /* Marks the stream's present end; replaces an earlier record but does not move waits on it. kit: order */
   cw_status (*event_record)(cw_event event, cw_stream stream, cw_error *err);
@@ -334,7 +336,8 @@ typedef struct cw_coll_desc {
   int32_t root;
   int32_t peer;
   uint64_t count; /* elements: the buffer; per rank received (reduce-scatter), sent (all-gather); per pair (all-to-all) */
-  cw_span send;   /* equal spans = in place */
+  /* In place: equal spans; of all_gather send is this rank's part of recv, of reduce_scatter recv this rank's part of send. */
+  cw_span send;
   cw_span recv;
   const uint64_t *send_counts; /* [nranks] elements; *_V only, as the next three */
   const uint64_t *send_offsets;
@@ -378,7 +381,8 @@ typedef struct cw_collective_api {
   /* Joins; may return while still connecting. INVALID: rank or nranks. COMM, TIMEOUT: peers. kit: coll, fault */
   cw_status (*comm_init)(cw_device dev, const void *id, uint64_t id_len, const cw_comm_config *cfg, cw_comm *out,
                          cw_error *err);
-  /* (opt) Members of one color, ordered by key. color < 0 takes part and gets NULL. Blocks up to the timeout. kit: coll */
+  /* (opt) Members of one color, ordered by key, equal keys by rank.
+   * color < 0 takes part and gets NULL. Blocks up to the timeout. kit: coll */
   cw_status (*comm_split)(cw_comm comm, int32_t color, int32_t key, const cw_comm_config *cfg, cw_comm *out,
                           cw_error *err);
   /* Would launch take this kind, dtype, reduce, count, flags? Operands are not looked at; no side effects. Must agree with
@@ -386,7 +390,8 @@ typedef struct cw_collective_api {
   cw_status (*comm_query)(cw_comm comm, const cw_coll_desc *desc, cw_coll_support *out, cw_error *err);
   /* OK, NOT_READY while connecting, or the failure with its peer. Never blocks. kit: fault */
   cw_status (*comm_async_error)(cw_comm comm, cw_error *err);
-  /* Any thread, never blocks: marks the communicator and releases enqueued work. Frees nothing. kit: fault */
+  /* Any thread, never blocks: marks the communicator and releases enqueued work. Frees nothing. Peers need not
+   * learn of it: to them a member does not come. kit: fault */
   cw_status (*comm_abort)(cw_comm comm, cw_error *err);
   /* Frees; after abort it does not wait for peers. kit: fault, leak */
   void (*comm_destroy)(cw_comm comm);

@@ -1,6 +1,5 @@
 //! Ops by index that add: `scatter_add_rows`, `embedding_fwd`, `embedding_bwd`, `histogram`.
 
-use super::bound::num as exact;
 use super::cell::{Cell, FLOATS, Gen, INDEX};
 use super::moves::{indices, row_of};
 use super::num;
@@ -221,10 +220,12 @@ fn embedding(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             let want = match &p {
                 // A copy: no arithmetic.
                 None => Want::Exact((0..n).map(|i| at(i).map_or(0, |r| table.bits[r])).collect()),
-                Some(p) => Want::Fused(
+                // One sum in f32.
+                Some(p) => Want::Rounded(
                     (0..n)
                         .map(|i| {
-                            exact(at(i).map_or(0.0, |r| v[r])) + exact(p[i / d % seq * d + i % d])
+                            let row = at(i).map_or(0.0, |r| v[r]) as f32;
+                            f64::from(row + p[i / d % seq * d + i % d] as f32)
                         })
                         .collect(),
                 ),

@@ -293,15 +293,16 @@ fn scale(g: &mut Gen, t: DType) -> Vec<Trial> {
         let c = coef.map(|c| T::new(F, &[1], &[c]));
         let k = c.as_ref().map_or(1.0, |t| t.values()[0]);
         let want = |s: f64| -> Vec<(usize, Want)> {
-            x.iter()
-                .enumerate()
-                .map(|(i, x)| {
-                    let f = exact(f64::from(s as f32)) * exact(k);
-                    (
-                        i + 1,
-                        Want::Fused(x.values().into_iter().map(|v| exact(v) * f).collect()),
-                    )
-                })
+            // The factor is one number of f32, and each element one product with it.
+            let f = s as f32 * k as f32;
+            let scaled = |x: &T| {
+                x.values()
+                    .into_iter()
+                    .map(|v| f64::from(v as f32 * f))
+                    .collect()
+            };
+            let each = x.iter().enumerate();
+            each.map(|(i, x)| (i + 1, Want::Rounded(scaled(x))))
                 .collect()
         };
         let mut args: Vec<Arg> = vec![c.into()];
