@@ -137,7 +137,10 @@ const AT_ONCE: usize = 4;
 
 /// The least effort that has the trials of a case.
 fn effort(case: &str) -> Effort {
-    match case.ends_with(".sizes") || case.starts_with("coll.all_reduce.f32.sum.") {
+    match case.ends_with(".sizes")
+        || case.ends_with(".residues")
+        || case.starts_with("coll.all_reduce.f32.sum.")
+    {
         true => Effort::Default,
         false => Effort::Quick,
     }

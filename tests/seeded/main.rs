@@ -5,9 +5,11 @@ mod aligned;
 mod cards;
 mod ends;
 mod frame;
+mod mutants;
 mod only;
 mod ops;
 mod parameters;
+mod residues;
 mod sizes;
 mod verdicts;
 
@@ -284,6 +286,12 @@ const COLLECTIVE: &[Defect] = &[
     ("maxima_end_at_8192", "coll.all_reduce.f32.max.r2"),
     ("scale_of_16_bits", "coll.all_reduce.f32.premul_sum.r2"),
     ("groups_have_one_peer", "coll.send_recv.f32.r3"),
+    ("groups_have_one_root", "coll.group.all_differ.r2"),
+    ("groups_have_one_reduction", "coll.group.all_differ.r3"),
+    (
+        "splits_of_splits_have_one_colour",
+        "coll.split.of_a_split.r4",
+    ),
     ("nothing_is_sent_to_oneself", "coll.send_recv.f32.r3"),
 ];
 

@@ -107,6 +107,33 @@ const NUMBERS: &[Defect] = &[
     ("offset_of_32_bits", "op.philox.bits.u32"),
 ];
 
+/// What is not read, ends of types, and many at once.
+const CROWDS: &[Defect] = &[
+    ("hidden_values_spread", "op.attention_fwd.f32.unread"),
+    ("hidden_keys_spread", "op.attention_bwd.f32.unread"),
+    (
+        "rows_not_added_spread",
+        "op.embedding_bwd.f32.by_i32.unread",
+    ),
+    (
+        "rows_not_scattered_spread",
+        "op.scatter_add_rows.f32.by_i32.unread",
+    ),
+    (
+        "sums_beyond_f16_are_its_largest",
+        "op.reduce.sum.f16.models",
+    ),
+    (
+        "a_tile_of_minus_infinity_is_nan",
+        "op.softmax_fwd.f32.models",
+    ),
+    ("ops_end_at_512", "op.many_prepared"),
+    ("structs_in_a_ring_of_64", "op.adamw.f32.grad_f32.launches"),
+    ("structs_in_a_ring_of_64", "op.philox.bits.u32.launches"),
+    ("prepares_one_at_a_time", "op.softmax_fwd.threads"),
+    ("prepares_one_at_a_time", "op.threads.different_ops"),
+];
+
 /// What is taken for something else or left out: parameters, operands, parts of lists, streams.
 const PARTS: &[Defect] = &[
     ("alpha_ignored", "op.axpby.f32"),
@@ -365,7 +392,7 @@ fn defects_of_ops_are_named() {
     let plugin = wrapped_cpu();
     let sample = [SPECIALS, PROGRAMS, COMBINED].concat();
     let sample = sample.into_iter().step_by(3);
-    let mut all = [OPS, NUMBERS, PARTS].concat();
+    let mut all = [OPS, NUMBERS, PARTS, CROWDS].concat();
     all.extend(sample);
     holds(&plugin, &all);
     all_named(&all, &|_| plugin.clone());

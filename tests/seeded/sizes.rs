@@ -231,7 +231,7 @@ fn training_sizes_are_tried_by_big() {
 }
 
 /// The sizes that an effort tries; `CW_SIZES_ONLY` keeps the ops whose names hold it.
-fn sizes(effort: Effort) -> Vec<SizeOf> {
+pub fn sizes(effort: Effort) -> Vec<SizeOf> {
     let only = std::env::var("CW_SIZES_ONLY").unwrap_or_default();
     let all = sizes_of_ops(effort, &only);
     assert!(!all.is_empty(), "{only}: no op of this name has sizes");

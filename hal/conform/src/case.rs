@@ -339,6 +339,8 @@ pub fn registry(ranks: &[u32], effort: Effort) -> Vec<Case> {
     let mut all = Vec::new();
     all.extend(crate::abi::cases());
     all.extend(crate::life::cases());
+    all.extend(crate::threads::cases());
+    all.extend(crate::capacity::cases());
     all.extend(crate::mem::cases(effort));
     all.extend(crate::order::cases());
     all.extend(crate::graph::cases());

@@ -30,7 +30,8 @@ pub fn cases() -> Vec<Case> {
     let case = |(id, body): (&str, Body)| {
         Case::new(id, move |ctx| offered(ctx, body)).row("order (graphs)")
     };
-    all.into_iter().map(case).collect()
+    let nodes = case(("order.graph.a_thousand_nodes", long)).since(9);
+    all.into_iter().map(case).chain([nodes]).collect()
 }
 
 /// A plugin may find out that it has no graphs when it is asked for one.
@@ -141,10 +142,10 @@ enum Call {
 const AREAS: usize = 4;
 const BYTES: u64 = 4096;
 
-fn calls(ctx: &Ctx, draw: bool) -> Vec<Call> {
+fn calls(ctx: &Ctx, draw: bool, n: usize) -> Vec<Call> {
     let mut rng = ctx.rng();
     let mut list = vec![];
-    for i in 0..48 {
+    for i in 0..n {
         let to = rng.below(AREAS as u64) as usize;
         let from = (to + 1 + rng.below(AREAS as u64 - 1) as usize) % AREAS;
         let bytes = 8 * (1 + rng.below(BYTES / 16));
@@ -219,10 +220,19 @@ fn graph_of(s: &Stream, f: impl FnOnce() -> Raw<()>) -> Raw<Graph> {
 }
 
 fn same_bytes(ctx: &Ctx) -> Check {
+    replays(ctx, 48)
+}
+
+/// A thousand nodes of mixed kinds.
+fn long(ctx: &Ctx) -> Check {
+    replays(ctx, 1000)
+}
+
+fn replays(ctx: &Ctx, nodes: usize) -> Check {
     let rig = ctx.rig()?;
     let s = rig.dev.stream()?;
     let numbers = Numbers::new(&rig)?;
-    let list = calls(ctx, numbers.is_some());
+    let list = calls(ctx, numbers.is_some(), nodes);
     let mut rng = ctx.rng();
     let (mut called, mut replayed, mut start) = (vec![], vec![], vec![]);
     for _ in 0..AREAS {

@@ -9,6 +9,7 @@
 //! `docs/conformance.md`; what must always hold of the kit is in `docs/invariants.md`.
 
 pub mod abi;
+pub mod capacity;
 pub mod case;
 pub mod cells;
 pub mod child;
@@ -28,6 +29,7 @@ pub mod perf;
 pub mod raw;
 pub mod report;
 pub mod run;
+pub mod threads;
 pub mod timeouts;
 
 pub use case::{
@@ -43,4 +45,4 @@ pub use run::{Options, Trouble};
 
 /// The kit's own version, in every scorecard: it goes up when a case is added or judged differently, and the case says so
 /// ([`Case::since`], [`Case::judged_since`]).
-pub const KIT: u32 = 8;
+pub const KIT: u32 = 9;

@@ -45,7 +45,15 @@ macro_rules! params {
             // No padding: the sum of the fields is the struct.
             assert!(size_of::<$name>() == 4 $( + size_of::<$ty>() )*);
         };
-    )* };
+    )*
+        /// `(field, type, offset)` of a struct of the op table by its name, in order, and what each field means; none of a program.
+        pub fn fields_of(name: &str) -> (&'static [(&'static str, &'static str, usize)], &'static [&'static str]) {
+            match name {
+                $( stringify!($name) => ($name::FIELDS, $name::DOCS), )*
+                _ => (&[], &[]),
+            }
+        }
+    };
 }
 
 params! {

@@ -3,6 +3,7 @@
 
 mod cell;
 mod desk;
+mod differing;
 mod special;
 mod uneven;
 mod value;
@@ -72,6 +73,7 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
         }
         v.extend(uneven::cases(n));
         v.extend(special::cases(n));
+        v.extend(differing::cases(n));
     }
     v
 }

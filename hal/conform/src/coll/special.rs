@@ -45,7 +45,7 @@ pub fn cases(n: u32) -> Vec<Case> {
     v
 }
 
-fn run(ctx: &Ctx, n: u32, body: Body) -> Check {
+pub(super) fn run(ctx: &Ctx, n: u32, body: Body) -> Check {
     if ctx.plugin.coll.is_none() {
         return skip("no collectives: the host carries them");
     }
@@ -56,14 +56,14 @@ fn run(ctx: &Ctx, n: u32, body: Body) -> Check {
     }
 }
 
-fn done() -> Result<Answer, String> {
+pub(super) fn done() -> Result<Answer, String> {
     Ok(Answer {
         claimed: true,
         ..Answer::default()
     })
 }
 
-fn not_claimed(note: &str) -> Result<Answer, String> {
+pub(super) fn not_claimed(note: &str) -> Result<Answer, String> {
     Ok(Answer {
         note: note.into(),
         ..Answer::default()
@@ -72,7 +72,7 @@ fn not_claimed(note: &str) -> Result<Answer, String> {
 
 const F32: u32 = DType::F32 as u32;
 
-fn floats(xs: &[f64]) -> Vec<u8> {
+pub(super) fn floats(xs: &[f64]) -> Vec<u8> {
     let mut v = vec![];
     for x in xs {
         put(&mut v, DType::F32, *x);

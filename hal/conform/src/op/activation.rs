@@ -173,6 +173,10 @@ fn matrices(g: &mut Gen) -> Vec<(usize, usize, bool)> {
             (2, 1000, true),
         ];
     }
+    if g.residues() {
+        let all = g.ending(2048).into_iter().enumerate();
+        return all.map(|(i, [n, d])| (n, d, i % 2 == 1)).collect();
+    }
     let mut all = Vec::new();
     for n in g.beyond() {
         all.extend([(3, n, true), (n, 3, true), (1, n, false)]);
@@ -273,11 +277,21 @@ fn heads(g: &mut Gen) -> Vec<(usize, usize, usize, usize, usize, &'static str)> 
             (0, 3, 2, 4, 4, ""),
         ];
     }
+    let slices = " slices of one tensor";
     let mut all = Vec::new();
+    if g.residues() {
+        let ways = ["", " heads outside", slices, " in place"];
+        for (i, [b, n, h, d]) in g.ending(4096).into_iter().enumerate() {
+            // Of even heads all rotates, of odd ones all but the last element; and tables of each width.
+            let d = d.max(2);
+            all.push((b, n, h, d, d / 2 * 2, ways[i % 4]));
+        }
+        all.extend(g.beyond().into_iter().map(|r| (1, 2, 3, 2 * r, 2 * r, "")));
+        return all;
+    }
     for d in [64, 80, 96, 128, 192, 256] {
         all.push((1, 5, 2, d, d, ""));
     }
-    let slices = " slices of one tensor";
     all.push((1, 5, 2, 128, 66, slices));
     for n in g.beyond() {
         let even = n / 2 * 2 + 2;

@@ -3,7 +3,8 @@
 
 use super::attention_reference::{Inputs, Shape, backward, forward};
 use super::bound::Num;
-use super::cell::{Cell, FLOATS, Gen};
+use super::cell::{About, Cell, FLOATS, Gen};
+use super::num;
 use super::tensor::T;
 use super::trial::{Arg, Trial, Want};
 use crate::case::Effort;
@@ -53,6 +54,27 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
             .map(|s| trial(g, t, s, Lie::Dense, back))
             .collect();
     }
+    if g.about == About::Models {
+        let few = if g.effort == Effort::Quick { 3 } else { 1 };
+        return models(&s)
+            .iter()
+            .step_by(few)
+            .map(|s| trial(g, t, s, Lie::Dense, back))
+            .collect();
+    }
+    if g.about == About::Unread {
+        let shapes = [
+            s(1, 5, 37, 6, 2, 8, true, 4, 0.0),
+            s(2, 37, 5, 2, 2, 8, true, 0, 0.0),
+            s(1, 64, 192, 2, 1, 16, true, 64, 0.0),
+            s(1, 33, 130, 2, 1, 64, false, 3, 0.0),
+            s(1, 70, 70, 2, 1, 32, true, 0, 0.0),
+        ];
+        return shapes
+            .iter()
+            .map(|s| trial(g, t, s, Lie::Unread, back))
+            .collect();
+    }
     let shapes = [
         s(1, 1, 1, 1, 1, 1, false, 0, 0.0),
         s(2, 7, 7, 2, 2, 8, true, 0, 0.0),
@@ -88,6 +110,25 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
     all
 }
 
+type Scaled<'a> = &'a dyn Fn(usize, usize, usize, usize, usize, usize, bool, i64, f64) -> Shape;
+
+/// Heads on one key head as models have them, and every mask in whole tiles; with factors that need all of their bits.
+fn models(s: Scaled<'_>) -> Vec<Shape> {
+    let mut all = Vec::new();
+    for (i, on_one) in [1, 2, 3, 4, 5, 7, 8, 12].into_iter().enumerate() {
+        let hkv = 1 + i % 2;
+        all.push(s(1, 9, 9, on_one * hkv, hkv, 8, true, 0, 0.123_456_789));
+    }
+    for (tq, tk) in [(64, 64), (64, 128), (128, 64)] {
+        for window in [0, 33, 64] {
+            for causal in [false, true] {
+                all.push(s(1, tq, tk, 2, 1, 16, causal, window, 1.0 / 12f64.sqrt()));
+            }
+        }
+    }
+    all
+}
+
 type Plain<'a> = &'a dyn Fn(usize, usize, usize, usize, usize, usize, bool, i64) -> Shape;
 
 /// Heads, keys, queries, rows and elements of a head, each beyond tiles; the sizes of heads that models have.
@@ -100,6 +141,15 @@ fn large(
         let scale = if window > 0 { 0.3 } else { 0.0 };
         s(b, tq, tk, h, hkv, d, causal, window, scale)
     };
+    if g.residues() {
+        let mut all = Vec::new();
+        for (i, [b, tq, tk, hkv, d]) in g.ending(1 << 14).into_iter().enumerate() {
+            let h = hkv * g.heads_on_one(hkv, b * tq * tk * d);
+            let window = if i % 3 == 2 { 1 + tk as i64 / 2 } else { 0 };
+            all.push(s(b, tq, tk, h, hkv, d, i % 2 == 0, window));
+        }
+        return all;
+    }
     let mut all: Vec<Shape> = match g.effort {
         Effort::Quick => vec![64],
         Effort::Default => vec![64, 80, 96, 128, 256],
@@ -147,6 +197,17 @@ fn large(
     all
 }
 
+impl Gen {
+    /// Query heads for each of `hkv` key heads, as models have them, where there are few and they cost little; else one.
+    pub fn heads_on_one(&mut self, hkv: usize, each: usize) -> usize {
+        let some = [1, 2, 3, 4, 5, 7, 8, 12][self.below(8)];
+        match hkv * some <= 48 && hkv * some * each <= 1 << 16 {
+            true => some,
+            false => 1,
+        }
+    }
+}
+
 /// Long sequences are judged at a sample of their positions: numbers that carry their error take far longer than plain ones.
 fn sampled(g: &mut Gen, s: &mut Shape) {
     if s.tq == s.tk && s.tq > 300 {
@@ -168,11 +229,29 @@ fn sample(g: &mut Gen, n: usize) -> Vec<usize> {
     all
 }
 
+/// Three segments of `n` positions, which begin and end anywhere.
+pub fn segments(g: &mut Gen, n: usize) -> [i32; 4] {
+    let mut ends = [0, g.below(n + 1), g.below(n + 1), n].map(|end| end as i32);
+    ends.sort_unstable();
+    ends
+}
+
 /// Packed sequences beyond tiles: positions, segments and rows.
 fn large_packed(
     g: &mut Gen,
     rows: impl Fn(usize, Vec<i32>, usize, usize, usize, usize, bool, i64) -> Shape,
 ) -> Vec<Shape> {
+    if g.residues() {
+        let mut all = Vec::new();
+        for (i, [b, n, hkv, d]) in g.ending(1 << 13).into_iter().enumerate() {
+            let h = hkv * g.heads_on_one(hkv, b * n * n * d);
+            let window = if i % 3 == 2 { 1 + n as i64 / 4 } else { 0 };
+            // Three segments, of ends of their own in every row.
+            let cu: Vec<i32> = (0..b).flat_map(|_| segments(g, n)).collect();
+            all.push(rows(b, cu, n, h, hkv, d, i % 2 == 0, window));
+        }
+        return all;
+    }
     let mut all: Vec<Shape> = [64, 80, 96, 128, 256]
         .into_iter()
         .map(|d| rows(1, vec![0, 70, 133], 133, 2, 1, d, true, 0))
@@ -249,6 +328,52 @@ fn packed(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
     let s = |cu: &'static [i32], n, h, hkv, d, causal, window, scale| {
         rows(1, cu, n, h, hkv, d, causal, window, scale)
     };
+    if g.about == About::Models {
+        let mut all = Vec::new();
+        for (i, on_one) in [1, 2, 3, 4, 5, 7, 8, 12].into_iter().enumerate() {
+            let hkv = 1 + i % 2;
+            all.push(s(
+                &[0, 5, 17],
+                17,
+                on_one * hkv,
+                hkv,
+                8,
+                true,
+                0,
+                0.123_456_789,
+            ));
+        }
+        for window in [0, 33, 64] {
+            for causal in [false, true] {
+                all.push(s(
+                    &[0, 64, 128],
+                    128,
+                    2,
+                    1,
+                    16,
+                    causal,
+                    window,
+                    1.0 / 12f64.sqrt(),
+                ));
+            }
+        }
+        return all
+            .iter()
+            .map(|s| trial(g, t, s, Lie::Dense, back))
+            .collect();
+    }
+    if g.about == About::Unread {
+        let shapes = [
+            s(&[2, 9, 9, 31], 40, 2, 1, 8, true, 0, 0.0),
+            s(&[5, 21], 23, 4, 2, 8, false, 0, 0.0),
+            s(&[64, 100, 128], 192, 2, 1, 16, true, 9, 0.0),
+            rows(2, &[0, 3, 3, 8, 8, 17], 19, 4, 2, 8, false, 0, 0.0),
+        ];
+        return shapes
+            .iter()
+            .map(|s| trial(g, t, s, Lie::Unread, back))
+            .collect();
+    }
     let shapes = [
         s(&[0, 1], 1, 1, 1, 1, false, 0, 0.0),
         s(&[0, 3, 7], 7, 2, 2, 8, true, 0, 0.0),
@@ -340,6 +465,23 @@ enum Lie {
     Mixed,
     /// Dense, with scores so large that an exponential without the maximum overflows.
     Loud,
+    /// Dense, and what no query sees is not a number, nor is a query that sees nothing.
+    Unread,
+}
+
+/// With NaN at the positions of `[B, T, H, D]` that are not seen.
+pub fn unread(mut x: T, seen: &[bool]) -> T {
+    let row: usize = x.shape[2..].iter().product();
+    let nan = num::encode(x.dtype, f64::NAN);
+    for (bits, _) in x
+        .bits
+        .chunks_mut(row.max(1))
+        .zip(seen)
+        .filter(|(_, seen)| !**seen)
+    {
+        bits.fill(nan);
+    }
+    x
 }
 
 fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
@@ -356,11 +498,15 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
     };
     let loud = if lie == Lie::Loud { 30.0 } else { 1.0 };
     let (qs, ks) = ([s.b, s.tq, s.h, s.d], [s.b, s.tk, s.hkv, s.d]);
-    let (q, k, v) = (
+    let (mut q, mut k, mut v) = (
         g.real(t, &qs, 2.0 * loud),
         g.real(t, &ks, 2.0),
         values(g, t, &ks),
     );
+    let seen = (lie == Lie::Unread).then(|| s.seen());
+    if let Some([queries, keys]) = &seen {
+        (q, k, v) = (unread(q, queries), unread(k, keys), unread(v, keys));
+    }
     let x = Inputs {
         q: q.values(),
         k: k.values(),
@@ -379,6 +525,7 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
         Lie::Mixed => ", each in another way",
         Lie::Fused => ", slices of one tensor",
         Lie::Loud => ", scores of several hundred",
+        Lie::Unread => ", what is not seen is NaN",
     };
     let what = format!("{}{how}", s.what());
     let cu = s.cu[0].as_deref().map(|cu| {
@@ -407,7 +554,10 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
     }
     let of = |n: &[Num]| n.iter().map(|n| n.v).collect::<Vec<_>>();
     let (o, lse) = (T::new(t, &qs, &of(&o)), T::new(F, &ls, &of(&lse)));
-    let d_out = heads(g, t, &qs);
+    let mut d_out = heads(g, t, &qs);
+    if let Some([queries, _]) = &seen {
+        d_out = unread(d_out, queries);
+    }
     let [dq, dk, dv, ..] = backward(t, s, &x, &d_out.values(), &o.values(), &lse.values());
     let want = vec![
         (0, Want::Fused(dq)),

@@ -1,9 +1,10 @@
 //! `attention_ext_fwd`, `attention_ext_bwd`: soft cap, bias by distance, sinks and dropped weights, each alone and all together, over whole
 //! rows and over segments whose queries and keys may be of different numbers.
 
+use super::attention::{segments, unread};
 use super::attention_reference::{Inputs, Shape, backward, forward};
 use super::bound::{Num, num as exact};
-use super::cell::{Cell, FLOATS, Gen};
+use super::cell::{About, Cell, FLOATS, Gen};
 use super::tensor::T;
 use super::trial::{Arg, Trial, Want};
 use crossweave_abi::DType;
@@ -49,6 +50,48 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
     if g.sizes() {
         let all = large(g, &|s| everything(0.2, s));
         return all.iter().map(|s| trial(g, t, s, false, back)).collect();
+    }
+    if g.about == About::Models {
+        let mut all = Vec::new();
+        for (i, on_one) in [1, 2, 3, 4, 5, 7, 8, 12].into_iter().enumerate() {
+            let hkv = 1 + i % 2;
+            let plain = s(1, 9, 9, on_one * hkv, hkv, 8, true);
+            all.push(everything(
+                0.1,
+                Shape {
+                    scale: 0.123_456_789,
+                    ..plain
+                },
+            ));
+        }
+        // Caps and rates that models have, and such as need all of their bits.
+        for (limit, rate) in [
+            (50.0, 0.1),
+            (30.0, 0.05),
+            (2.2, 0.15),
+            (0.987_654_321, 0.314_159_265),
+        ] {
+            all.push(cap(limit, drop(rate, s(1, 20, 23, 2, 1, 8, true))));
+        }
+        for (tq, tk) in [(64, 64), (64, 128)] {
+            for (size, causal) in [(0, true), (33, false), (64, true)] {
+                all.push(window(size, bias(cap(3.3, s(1, tq, tk, 2, 1, 8, causal)))));
+            }
+        }
+        return all.iter().map(|s| trial(g, t, s, false, back)).collect();
+    }
+    if g.about == About::Unread {
+        let shapes = [
+            window(4, cap(3.0, s(1, 5, 37, 6, 2, 8, true))),
+            bias(s(2, 37, 5, 2, 2, 8, true)),
+            cu(
+                &[1, 4, 4, 6, 6, 9],
+                Some(&[0, 4, 7, 7, 7, 8]),
+                s(1, 11, 10, 2, 2, 8, false),
+            ),
+            bias(cu(&[2, 9, 9, 31], None, s(1, 40, 40, 2, 1, 8, true))),
+        ];
+        return shapes.iter().map(|s| trial(g, t, s, false, back)).collect();
     }
     let shapes = [
         // Nothing on top: attention_*.
@@ -140,6 +183,25 @@ fn large(g: &mut Gen, everything: &dyn Fn(Shape) -> Shape) -> Vec<Shape> {
             ..Shape::default()
         })
     };
+    if g.residues() {
+        let twice = [g.ending(1 << 14), g.ending(1 << 13)].concat();
+        let mut all = Vec::new();
+        for (i, [b, tq, tk, hkv, d]) in twice.into_iter().enumerate() {
+            let h = hkv * g.heads_on_one(hkv, b * tq * tk * d);
+            let window = if i % 3 == 2 { 1 + tk as i64 / 2 } else { 0 };
+            let ends = |g: &mut Gen, n: usize| -> Vec<i32> {
+                (0..b).flat_map(|_| segments(g, n)).collect()
+            };
+            // Every other one of packed rows.
+            let cu = match i % 2 {
+                0 => [None, None],
+                _ => [Some(ends(g, tq).into()), Some(ends(g, tk).into())],
+            };
+            let s = s(b, tq, tk, h, hkv, d, i % 4 < 2);
+            all.push(Shape { window, cu, ..s });
+        }
+        return all;
+    }
     let mut all: Vec<Shape> = [64, 80, 96, 128, 256]
         .into_iter()
         .map(|d| s(1, 67, 67, 2, 1, d, true))
@@ -239,11 +301,15 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
     };
     let (qs, ks) = ([s.b, s.tq, s.h, s.d], [s.b, s.tk, s.hkv, s.d]);
     let line = [s.h, s.distances()];
-    let (q, k, v) = (
+    let (mut q, mut k, mut v) = (
         g.real(t, &qs, 2.0),
         g.real(t, &ks, 2.0),
         g.real(t, &ks, 2.0),
     );
+    let seen = (g.about == About::Unread).then(|| s.seen());
+    if let Some([queries, keys]) = &seen {
+        (q, k, v) = (unread(q, queries), unread(k, keys), unread(v, keys));
+    }
     let bias = s.bias.then(|| g.real(t, &line, 1.0));
     let sinks = s.sinks.then(|| g.real(t, &[s.h], 1.5));
     let values = |x: &Option<T>| x.as_ref().map_or(vec![], T::values);
@@ -287,7 +353,10 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
     }
     let of = |n: &[Num]| n.iter().map(|n| n.v).collect::<Vec<_>>();
     let (o, lse) = (T::new(t, &qs, &of(&o)), T::new(F, &ls, &of(&lse)));
-    let d_out = g.real(t, &qs, 2.0);
+    let mut d_out = g.real(t, &qs, 2.0);
+    if let Some([queries, _]) = &seen {
+        d_out = unread(d_out, queries);
+    }
     let [dq, dk, dv, dbias, dsinks] =
         backward(t, s, &x, &d_out.values(), &o.values(), &lse.values());
     let mut want = vec![

@@ -122,6 +122,16 @@ impl Shape {
         let keys = from as usize..to.max(from) as usize;
         Some(View { keys, level })
     }
+    /// Which queries see a key, and which keys are seen by one, row after row.
+    pub fn seen(&self) -> [Vec<bool>; 2] {
+        let mut seen = [self.tq, self.tk].map(|n| vec![false; self.b * n]);
+        for (b, i) in (0..self.b).flat_map(|b| (0..self.tq).map(move |i| (b, i))) {
+            let keys = self.view(b, i).map_or(0..0, |v| v.keys);
+            seen[0][b * self.tq + i] = !keys.is_empty();
+            keys.for_each(|j| seen[1][b * self.tk + j] = true);
+        }
+        seen
+    }
     /// Where element 0 of head `h` at `t` lies in `[B, T, heads, D]`.
     fn at(&self, t: usize, heads: usize, b: usize, i: usize, h: usize) -> usize {
         ((b * t + i) * heads + h) * self.d

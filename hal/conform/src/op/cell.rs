@@ -36,8 +36,16 @@ pub enum About {
     Usual,
     /// Sizes beyond those of tiles ([`super::sizes`]).
     Sizes,
+    /// Sizes that end in the middle of tiles ([`super::sizes`]).
+    Residues,
+    /// Parameters and ratios that models and optimizers have, and numbers at the ends of a type.
+    Models,
+    /// Numbers that are not read, which are none.
+    Unread,
     /// Lists of many tensors.
     Lists,
+    /// Launches of one prepared op behind a stream that is held back, each given other numbers.
+    Launches,
 }
 
 impl About {
@@ -46,7 +54,11 @@ impl About {
         match self {
             About::Usual => "",
             About::Sizes => ".sizes",
+            About::Residues => ".residues",
+            About::Models => ".models",
+            About::Unread => ".unread",
             About::Lists => ".lists",
+            About::Launches => ".launches",
         }
     }
 }
@@ -74,9 +86,20 @@ impl Gen {
         self.about = about;
         self
     }
-    /// Are trials of sizes wanted?
+    /// How many launches or ops there are at once where that is what is tried.
+    pub fn at_once(&self) -> usize {
+        match self.effort {
+            Effort::Quick => 300,
+            _ => 1000,
+        }
+    }
+    /// Are trials of sizes wanted, large ones or ends of tiles?
     pub fn sizes(&self) -> bool {
-        self.about == About::Sizes
+        matches!(self.about, About::Sizes | About::Residues)
+    }
+    /// Are those the ends of tiles?
+    pub fn residues(&self) -> bool {
+        self.about == About::Residues
     }
     /// Sizes that take long, too?
     pub fn big(&self) -> bool {
@@ -190,7 +213,53 @@ impl Cell {
             op::MULTI_SUMSQ,
             op::MULTI_SCALE,
         ];
-        about != About::Lists || lists.contains(&self.op)
+        let attention = [
+            op::ATTENTION_FWD,
+            op::ATTENTION_BWD,
+            op::ATTENTION_VARLEN_FWD,
+            op::ATTENTION_VARLEN_BWD,
+            op::ATTENTION_EXT_FWD,
+            op::ATTENTION_EXT_BWD,
+        ];
+        let models = [
+            op::ADAMW,
+            op::AXPBY,
+            op::CLAMP,
+            op::CROSS_ENTROPY_FWD,
+            op::CROSS_ENTROPY_BWD,
+            op::DROPOUT,
+            op::ELEMENTWISE_PROGRAM,
+            op::FILL_STRIDED,
+            op::IOTA,
+            op::LAYER_NORM_FWD,
+            op::MATMUL,
+            op::MULTI_SCALE,
+            op::PHILOX,
+            op::REDUCE,
+            op::RMS_NORM_FWD,
+            op::SOFTMAX_FWD,
+        ];
+        let unread = [
+            op::CROSS_ENTROPY_BWD,
+            op::EMBEDDING_FWD,
+            op::EMBEDDING_BWD,
+            op::GATHER_ROWS,
+            op::SCATTER_ADD_ROWS,
+        ];
+        let launched = [
+            op::ADAMW,
+            op::DROPOUT,
+            op::ELEMENTWISE_PROGRAM,
+            op::MULTI_SCALE,
+            op::PHILOX,
+        ];
+        match about {
+            About::Launches => launched.contains(&self.op),
+            About::Lists => lists.contains(&self.op),
+            About::Models => models.contains(&self.op) || attention.contains(&self.op),
+            About::Unread => unread.contains(&self.op) || attention.contains(&self.op),
+            _ => true,
+        }
     }
 
     /// The trials.
@@ -200,7 +269,7 @@ impl Cell {
 
     /// One of the usual trials with gaps in every input that may have them, and in those of more than one dim: a device may
     /// want the rest dense.
-    fn with_gaps(&self, trials: &[Trial]) -> Vec<Trial> {
+    pub fn with_gaps(&self, trials: &[Trial]) -> Vec<Trial> {
         use op::*;
         let heads = [
             ATTENTION_FWD,
@@ -244,7 +313,7 @@ impl Cell {
             ACTIVATION_FWD,
             ACTIVATION_BWD,
         ];
-        if !g.sizes() || !alike.contains(&self.op) {
+        if g.about != About::Sizes || !alike.contains(&self.op) {
             return vec![];
         }
         g.about = About::Usual;

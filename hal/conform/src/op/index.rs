@@ -1,6 +1,6 @@
 //! Ops by index that add: `scatter_add_rows`, `embedding_fwd`, `embedding_bwd`, `histogram`.
 
-use super::cell::{Cell, FLOATS, Gen, INDEX};
+use super::cell::{About, Cell, FLOATS, Gen, INDEX};
 use super::moves::{indices, row_of};
 use super::num;
 use super::tensor::{T, count};
@@ -76,6 +76,9 @@ fn added(table: &T, src: &T, to: &[Option<usize>], width: usize) -> Vec<Sum> {
     s
 }
 
+/// What a number that is not read may be: 0 times it shows.
+const NO_NUMBERS: [(f64, &str); 2] = [(f64::NAN, "NaN"), (f64::INFINITY, "infinite")];
+
 /// Bits where all is whole and small, else the bound of a sum.
 fn sums(t: DType, s: Vec<Sum>) -> Want {
     if s.iter()
@@ -105,13 +108,15 @@ fn scatter(g: &mut Gen, t: DType, ts: DType, it: DType) -> Vec<Trial> {
     };
     let mut all = Vec::new();
     if g.sizes() {
-        let n = g.long();
-        for (table, lead) in [
-            ([n, 2, 3], vec![9]),
-            ([3, n, 2], vec![4]),
-            ([4, 2, 3], vec![n, 2]),
-            ([4, 2, 3], vec![2, n]),
-        ] {
+        let longs = g.longs().into_iter().flat_map(|n| {
+            [
+                ([n, 2, 3], vec![9]),
+                ([3, n, 2], vec![4]),
+                ([4, 2, 3], vec![n, 2]),
+                ([4, 2, 3], vec![2, n]),
+            ]
+        });
+        for (table, lead) in longs {
             let ix = indices(g, it, count(&lead), table[0]);
             let what = format!("rows of {table:?} at {lead:?}");
             let src = [&lead[..], &table[1..]].concat();
@@ -138,6 +143,28 @@ fn scatter(g: &mut Gen, t: DType, ts: DType, it: DType) -> Vec<Trial> {
             for n in g.beyond() {
                 all.push(in_order(it, n / 3));
             }
+        }
+        return all;
+    }
+    if g.about == About::Unread {
+        for (bad, name) in NO_NUMBERS {
+            let ix = [0, 2, -1, 3, 6, 2, 5, 1];
+            let (table, mut src) = (g.whole(t, &[6, 9], 3), g.whole(ts, &[8, 9], 3));
+            for (i, row) in src.bits.chunks_mut(9).enumerate() {
+                if row_of(ix[i], 6, Some(2)).is_none() {
+                    row.fill(num::encode(ts, bad));
+                }
+            }
+            if it == DType::I64 {
+                // Not the row whose number its low half is.
+                let far = Some((1 << 32) + 3);
+                let what = "an index of 64 bits is ignored";
+                let (table, src) = (g.whole(t, &[6, 9], 3), g.whole(ts, &[8, 9], 3));
+                all.push(run(what, table, src, &ix, far));
+            }
+            let what = format!("rows that are not added are {name}");
+            // What is added follows from the rows that are.
+            all.push(run(&what, table, src, &ix, Some(2)));
         }
         return all;
     }
@@ -244,6 +271,23 @@ fn embedding(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             )
         };
     let mut all = Vec::new();
+    if g.about == About::Unread {
+        for (bad, name) in NO_NUMBERS {
+            let ix = [0, 2, -1, 3, 6, 2, 5, 0];
+            let (mut table, mut pos) = (g.real(t, &[6, 9], 2.0), g.real(t, &[6, 9], 2.0));
+            let bad = num::encode(t, bad);
+            // The ignored row, two that no index names, and positions behind the last.
+            for r in [1, 2, 4] {
+                table.bits[r * 9..(r + 1) * 9].fill(bad);
+            }
+            pos.bits[4 * 9..].fill(bad);
+            for pos in [None, Some(pos)] {
+                let what = format!("what no index names is {name}");
+                all.push(run(&what, table.clone(), &[2, 4], &ix, pos, Some(2)));
+            }
+        }
+        return all;
+    }
     let mut shapes = vec![(3, 7, 11, 33), (1, 1, 1, 1), (0, 3, 4, 5), (2, 31, 5, 257)];
     if g.sizes() {
         shapes = large(g);
@@ -293,6 +337,20 @@ fn embedding_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         Trial::new(what, params(ignore).as_bytes(), args, want)
     };
     let mut all = Vec::new();
+    if g.about == About::Unread {
+        for (bad, name) in NO_NUMBERS {
+            let ix = [0, 2, -1, 3, 6, 2, 5, 0];
+            let (dt, mut dy) = (g.whole(f, &[6, 9], 5), g.whole(t, &[2, 4, 9], 5));
+            for (i, row) in dy.bits.chunks_mut(9).enumerate() {
+                if row_of(ix[i], 6, Some(2)).is_none() {
+                    row.fill(num::encode(t, bad));
+                }
+            }
+            let what = format!("rows that are not added are {name}");
+            all.push(run(&what, dt, None, dy, &ix, Some(2)));
+        }
+        return all;
+    }
     let mut shapes = vec![(3, 7, 11, 33), (1, 1, 1, 1), (0, 3, 4, 5), (2, 31, 5, 257)];
     if g.sizes() {
         shapes = large(g);
@@ -370,12 +428,13 @@ fn histogram(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         ));
     }
     if g.sizes() {
-        let n = g.long();
-        let ix = T::ints(it, &[n, 2], &indices(g, it, 2 * n, 9));
-        all.push(run(&format!("[{n},2] transposed"), 9, ix.transposed()));
-        let ix = T::ints(it, &[n, 2, 3], &indices(g, it, 6 * n, 9));
-        let what = format!("[{n},2,3] in another order");
-        all.push(run(&what, 9, ix.lying(&[2, 0, 1])));
+        for n in g.longs() {
+            let ix = T::ints(it, &[n, 2], &indices(g, it, 2 * n, 9));
+            all.push(run(&format!("[{n},2] transposed"), 9, ix.transposed()));
+            let ix = T::ints(it, &[n, 2, 3], &indices(g, it, 6 * n, 9));
+            let what = format!("[{n},2,3] in another order");
+            all.push(run(&what, 9, ix.lying(&[2, 0, 1])));
+        }
         return all;
     }
     let ix = indices(g, it, 60, 5);

@@ -1,7 +1,7 @@
 //! `matmul`: every transposition, batch, storage, bias, factor and accumulation. Small whole numbers must come out exactly, so an accumulator
 //! of 16 bits shows; reals are held to (k u + u_out) |A||B| componentwise.
 
-use super::cell::{Cell, FLOATS, Gen};
+use super::cell::{About, Cell, FLOATS, Gen};
 use super::num;
 use super::tensor::T;
 use super::trial::{Arg, Sum, Trial, Want};
@@ -121,6 +121,14 @@ fn trial(what: &str, to: DType, a: T, b: T, x: Extra) -> Trial {
     Trial::new(what, p.as_bytes(), args, vec![(0, want)])
 }
 
+/// A line whose last number is not 0.
+fn ends(mut x: T) -> T {
+    if let Some(last) = x.bits.last_mut() {
+        *last = num::encode(x.dtype, 2.0);
+    }
+    x
+}
+
 /// Every dim beyond tiles, in each of the four transpositions; two at a time; batches and grids.
 fn large(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     let mut all = Vec::new();
@@ -146,13 +154,30 @@ fn large(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         let what = format!("[{m},{k}] x [{k},{n}]{how}");
         // What is done to a product, by the way in which A and B lie.
         let extra = Extra {
-            bias: (turned & 2 != 0).then(|| g.whole(t, &[n], 3)),
+            bias: (turned & 2 != 0).then(|| ends(g.whole(t, &[n], 3))),
             alpha: [0.0, 2.0, 0.0, 2.0][turned],
             old: (turned == 1 || turned == 3).then(|| g.whole(to, &[m, n], 9)),
             padded: if turned == 1 { 3 } else { 0 },
         };
         all.push(trial(&what, to, a, b, extra));
     };
+    if g.residues() {
+        for (i, [m, n, k]) in g.ending(1 << 17).into_iter().enumerate() {
+            put(g, m, n, k, i % 4);
+        }
+        for (i, [z, m, n, k]) in g.ending(1 << 14).into_iter().enumerate() {
+            let (a, b) = (g.whole(t, &[z, m, k], 3), g.whole(t, &[z, k, n], 3));
+            let (a, b) = match i % 4 {
+                0 => (a, b),
+                1 => (a.transposed(), b),
+                2 => (a, b.transposed()),
+                _ => (a.lying(&[1, 0, 2]), b.lying(&[1, 0, 2])),
+            };
+            let what = format!("{z} of [{m},{k}] x [{k},{n}]");
+            all.push(trial(&what, to, a, b, Extra::default()));
+        }
+        return all;
+    }
     for s in g.beyond() {
         for turned in 0..4 {
             put(g, s, 7, 5, turned);
@@ -290,14 +315,66 @@ fn combined(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     all
 }
 
+/// Factors that need all of their bits; numbers at the ends of f16 and sums beyond it, on the way and at the end.
+fn models(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
+    let mut all = Vec::new();
+    let (m, n, k) = (32, 64, 48);
+    for (i, alpha) in [1.0 / 3.0, 0.088_388_35, -0.7, 1e-3, 1.234_567_8]
+        .into_iter()
+        .enumerate()
+    {
+        let (a, b) = (g.real(t, &[m, k], 2.0), g.real(t, &[k, n], 2.0));
+        let extra = Extra {
+            alpha: f64::from(alpha as f32),
+            bias: (i % 2 == 1).then(|| g.real(t, &[n], 3.0)),
+            old: (i % 3 == 1).then(|| g.real(to, &[m, n], 3.0)),
+            padded: 0,
+        };
+        all.push(trial(&format!("alpha {alpha}"), to, a, b, extra));
+    }
+    // Below the least normal number of f16, which f32 holds as any other.
+    let low: Vec<f64> = (0..m * k)
+        .map(|i| (i % 1023 + 1) as f64 * 2f64.powi(-24))
+        .collect();
+    let (a, b) = (T::new(t, &[m, k], &low), g.whole(t, &[k, n], 4));
+    all.push(trial(
+        "subnormal numbers of f16 in A",
+        to,
+        a.clone(),
+        b.clone(),
+        Extra::default(),
+    ));
+    let (a, b) = (b.transposed_copy(), a.transposed_copy());
+    all.push(trial(
+        "subnormal numbers of f16 in B",
+        to,
+        a,
+        b,
+        Extra::default(),
+    ));
+    for (what, sign) in [("beyond f16 on the way", -1.0), ("beyond f16", 1.0)] {
+        let high: Vec<f64> = (0..m * k)
+            .map(|i| if i % k < k / 2 { 256.0 } else { sign * 256.0 })
+            .collect();
+        let (a, b) = (T::new(t, &[m, k], &high), T::full(t, &[k, n], 32.0));
+        all.push(trial(what, to, a, b, Extra::default()));
+    }
+    all
+}
+
 fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     if g.sizes() {
         let mut all = large(g, to, t);
-        all.extend(whole_tiles(g, to, t));
+        if !g.residues() {
+            all.extend(whole_tiles(g, to, t));
+        }
         return all;
     }
     let none = Extra::default;
     let mut all = Vec::new();
+    if g.about == About::Models {
+        return models(g, to, t);
+    }
     for (m, n, k) in [
         (1, 1, 1),
         (7, 5, 3),

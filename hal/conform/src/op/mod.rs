@@ -16,6 +16,7 @@ mod formulas;
 mod gradients;
 mod index;
 mod integers;
+mod many;
 mod matmul;
 mod moves;
 mod norm;
@@ -39,13 +40,15 @@ mod trial;
 use crate::case::{Case, Check, Effort, pass_with, refused};
 use crate::ctx::{Ctx, Rng};
 use crate::raw::Plugin;
+use crate::threads;
 use cell::{About, Cell, Gen};
 use crossweave_abi::op::{self, Class, OPS, OpSpec};
 use rig::Rig;
 pub use rig::{FLUSH, descriptor};
+pub use sizes::{WIDTHS, residues_of};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-pub use sweep::{Loaded, Trials};
+pub use sweep::{Loaded, Trials, cases_of};
 use trial::Trial;
 
 /// Every cell, op by op in the order of the table.
@@ -144,6 +147,52 @@ impl Open {
         }
     }
 
+    /// Trials of one op, or one of each op, from several threads at once on one device: each prepares, launches and is judged.
+    fn by_threads(&mut self, ctx: &Ctx, cells: &[Cell], of: Option<u32>, mut g: Gen) -> Check {
+        let (threads, rounds) = match g.effort {
+            Effort::Quick => (4, 4),
+            _ => (threads::MOST, 12),
+        };
+        let most = if of.is_some() { 8 } else { 1 };
+        let mut trials: Vec<(&OpSpec, Trial)> = vec![];
+        for spec in OPS.iter().filter(|s| of.is_none_or(|id| s.id == id)) {
+            let mut own = cells.iter().filter(|c| c.op == spec.id);
+            let found = own.find_map(|c| {
+                let mut some = c.trials(&mut g);
+                some.retain(|t| {
+                    0 < t.bytes() && t.bytes() < 1 << 16 && !(t.subnormal && self.rig.flushes())
+                });
+                some.retain(|t| self.rig.prepare(spec.id, t, 0).is_ok());
+                // The largest of the small ones: what takes a moment is met by others in the middle.
+                some.sort_by_key(Trial::bytes);
+                (!some.is_empty()).then_some(some)
+            });
+            let some = found.into_iter().flatten().rev().take(most);
+            trials.extend(some.map(|t| (spec, t)));
+        }
+        if trials.is_empty() {
+            return refused("not claimed");
+        }
+        let dev = ctx.device()?;
+        let round = |rig: &mut Rig, thread: usize, n: usize| {
+            let (spec, t) = &trials[(thread + n * 3) % trials.len()];
+            rig.run(spec, t, rig::Place::Aligned, 0).map(|_| ())
+        };
+        threads::at_once(threads, rounds, |_| Rig::new(&dev), round)?;
+        pass_with(format!("{threads} threads, {rounds} rounds"))
+    }
+
+    /// Many ops alive at once, no two alike, each launched once all are prepared.
+    fn many_alive(&mut self, g: Gen) -> Check {
+        let n = 2 * g.at_once();
+        let all = many::numbered(n).into_iter();
+        let all: Vec<_> = all.map(|(id, t)| (rig::row(id), t)).collect();
+        match self.rig.alive(&all)? {
+            true => pass_with(format!("{n} ops")),
+            false => refused("not claimed"),
+        }
+    }
+
     fn judge(&mut self, rule: &refuse::Rule, cells: &[Cell]) -> Check {
         // One seed for all rules: a rule asked alone is asked of the same trials.
         let g = &mut Gen::new(Rng::new(1), Effort::Default);
@@ -164,6 +213,8 @@ pub struct SizeOf {
     pub op: &'static str,
     /// The case that makes it large.
     pub case: String,
+    /// The case that gives it every residue.
+    pub residues: String,
     /// Number of the operand.
     pub operand: usize,
     /// Its mode in the op table: `in`, `out` or `inout`.
@@ -209,6 +260,7 @@ pub fn sizes_of_ops(effort: Effort, only: &str) -> Vec<SizeOf> {
             all.push(SizeOf {
                 op: spec.name,
                 case: format!("{}{}", c.id, About::Sizes.suffix()),
+                residues: format!("{}{}", c.id, About::Residues.suffix()),
                 operand,
                 mode: row.mode,
                 dim,
@@ -248,12 +300,19 @@ pub fn cases() -> Vec<Case> {
             if [op::EMBEDDING_FWD, op::MULTI_SCALE].contains(&cell.op) {
                 case = case.judged_since(8);
             }
+            if !matches!(about, About::Usual | About::Sizes | About::Lists) {
+                case = case.since(9);
+            }
             all.push(case.limit(if about == About::Sizes { LONG } else { LIMIT }));
         }
     };
     judged(About::Usual, &rows);
     judged(About::Sizes, &|_| "op (sizes)");
+    judged(About::Residues, &|_| "op (residues)");
+    judged(About::Models, &|_| "op (models)");
+    judged(About::Unread, &|_| "op (unread)");
     judged(About::Lists, &|_| "op (lists)");
+    judged(About::Launches, &|_| "op (launches)");
     for spec in OPS {
         let Some(i) = cells.iter().position(|c| c.op == spec.id) else {
             continue;
@@ -278,6 +337,21 @@ pub fn cases() -> Vec<Case> {
         s.with(ctx, |o, g| o.side_by_side(&own, g))
     });
     all.push(case.row("op (streams)").limit(LONG));
+    for spec in OPS {
+        let (s, own) = (shared.clone(), cells.clone());
+        let case = Case::new(format!("op.{}.threads", spec.name), move |ctx| {
+            s.with(ctx, |o, g| o.by_threads(ctx, &own, Some(spec.id), g))
+        });
+        all.push(case.row("op (threads)").limit(LIMIT).since(9));
+    }
+    let (s, own) = (shared.clone(), cells.clone());
+    let case = Case::new("op.threads.different_ops", move |ctx| {
+        s.with(ctx, |o, g| o.by_threads(ctx, &own, None, g))
+    });
+    all.push(case.row("op (threads)").limit(LIMIT).since(9));
+    let s = shared.clone();
+    let case = Case::new("op.many_prepared", move |ctx| s.with(ctx, Open::many_alive));
+    all.push(case.row("op (launches)").limit(LIMIT).since(9));
     let s = shared.clone();
     let id = Case::new("op.refuse.unknown_id", move |ctx| {
         s.with(ctx, |o, _| refuse::unknown_id(&o.rig))

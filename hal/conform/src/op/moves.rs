@@ -1,6 +1,6 @@
 //! Ops that move, make or convert elements: `copy_strided`, `cast`, `fill_strided`, `iota`, `gather_rows`.
 
-use super::cell::{Cell, Gen, INDEX};
+use super::cell::{About, Cell, Gen, INDEX};
 use super::num;
 use super::sizes;
 use super::tensor::{T, count};
@@ -393,6 +393,18 @@ fn fill(g: &mut Gen, t: DType) -> Vec<Trial> {
         return all.map(|(what, dst)| trial(what, 1.0, dst)).collect();
     }
     let mut all = Vec::new();
+    if g.about == About::Models {
+        let odd: &[f64] = match t {
+            DType::I8 | DType::U8 => &[93.0],
+            DType::I32 | DType::U32 => &[16_777_217.0, 1_234_567_891.0],
+            DType::I64 | DType::U64 => &[16_777_217.0, 9_007_199_254_740_991.0],
+            _ => &[1.0 / 3.0, 0.1, -1.234_567_890_123, 6.25e-2],
+        };
+        return odd
+            .iter()
+            .map(|v| trial(format!("{v}"), *v, T::poison(t, &[9])))
+            .collect();
+    }
     for (i, v) in values.iter().enumerate() {
         // No infinity in this dtype: what fill makes of it is cast's business.
         if v.is_infinite() && !num::decode(t, num::encode(t, *v)).is_infinite() {
@@ -431,6 +443,7 @@ fn iota(g: &mut Gen, t: DType) -> Vec<Trial> {
         return vec![];
     }
     let mut all = Vec::new();
+    let usual = g.about != About::Models;
     let mut cases: Vec<(Vec<usize>, f64, f64)> = vec![
         (vec![0], 0.0, 1.0),
         (vec![1], 3.0, 1.0),
@@ -450,7 +463,7 @@ fn iota(g: &mut Gen, t: DType) -> Vec<Trial> {
             }
         }
     }
-    for (shape, start, step) in &cases {
+    for (shape, start, step) in cases.iter().filter(|_| usual) {
         // Numbers that the dtype holds exactly, however start + step i is evaluated.
         let v: Vec<f64> = (0..count(shape)).map(|i| start + step * i as f64).collect();
         if v.iter().any(|x| num::through(t, *x) != *x) {
@@ -468,6 +481,29 @@ fn iota(g: &mut Gen, t: DType) -> Vec<Trial> {
             vec![T::poison(t, shape).into()],
             vec![(0, want)],
         ));
+    }
+    if g.about == About::Models {
+        // Of a float each number is rounded once.
+        let odd = match num::is_float(t) && num::size(t) > 1 {
+            true => vec![(0.1, 0.3), (-1.0 / 3.0, 1.234_567_890_123), (1e-3, 1e-5)],
+            false => vec![(5.0, 3.0)],
+        };
+        for (start, step) in odd {
+            let p = IotaParams {
+                start,
+                step,
+                ..Default::default()
+            };
+            let want = Want::exact(t, (0..30).map(|i| start + step * f64::from(i)));
+            let args = vec![T::poison(t, &[30]).into()];
+            all.push(Trial::new(
+                format!("from {start} by {step}"),
+                p.as_bytes(),
+                args,
+                vec![(0, want)],
+            ));
+        }
+        return all;
     }
     let counts = [DType::I32, DType::U32, DType::I64, DType::U64, DType::F64];
     if !g.sizes() && counts.contains(&t) {
@@ -493,6 +529,8 @@ fn iota(g: &mut Gen, t: DType) -> Vec<Trial> {
 pub fn indices(g: &mut Gen, it: DType, n: usize, rows: usize) -> Vec<i64> {
     (0..n)
         .map(|i| match (i, g.below(14)) {
+            // The last of both.
+            _ if i + 1 == n => rows as i64 - 1,
             (_, 12) if it == DType::I64 => (1 << 32) + g.below(rows.max(3)) as i64,
             (_, 13) if it == DType::I64 => [i64::MIN, i64::MIN + 1, -(1 << 32)][g.below(3)],
             (3, _) => -1,
@@ -555,13 +593,15 @@ fn gather(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
                 all.push(trial(g, &what, table, &[count], Some(2), 1));
             }
         }
-        let n = g.long();
-        for (table, shape) in [
-            ([n, 2, 3], vec![9]),
-            ([3, n, 2], vec![4]),
-            ([4, 2, 3], vec![n, 2]),
-            ([4, 2, 3], vec![2, n]),
-        ] {
+        let longs = g.longs().into_iter().flat_map(|n| {
+            [
+                ([n, 2, 3], vec![9]),
+                ([3, n, 2], vec![4]),
+                ([4, 2, 3], vec![n, 2]),
+                ([4, 2, 3], vec![2, n]),
+            ]
+        });
+        for (table, shape) in longs {
             let what = format!("{table:?} by {shape:?}");
             let table = any(g, t, &table);
             all.push(trial(g, &what, table, &shape, Some(2), 1));
@@ -574,6 +614,45 @@ fn gather(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             }
         }
         return all;
+    }
+    if g.about == About::Unread {
+        // The ignored row, and those that no index names, are not numbers.
+        let mut table = any(g, t, &[40, 9]);
+        let low = table.bits[..9].to_vec();
+        table
+            .bits
+            .iter_mut()
+            .for_each(|b| *b = u64::MAX >> (64 - 8 * num::size(t)));
+        for r in [0, 1, 3, 7, 39] {
+            table.bits[r * 9..(r + 1) * 9].copy_from_slice(&low);
+        }
+        let ix = [0, 1, 2, 3, 7, 39, 2, -1, 40];
+        // The same places with an ignored index and without: of the second the row is read.
+        let one = |ignore: Option<i64>| {
+            let rows = ix.map(|i| row_of(i, 40, ignore));
+            let bits = rows.iter().flat_map(|r| {
+                let row = r.map(|r| table.bits[r * 9..(r + 1) * 9].to_vec());
+                row.unwrap_or_else(|| vec![0; 9])
+            });
+            let p = IndexParams {
+                flags: if ignore.is_some() {
+                    op::FLAG_HAS_IGNORE
+                } else {
+                    0
+                },
+                ignore: 2,
+                ..Default::default()
+            };
+            let want = Want::Exact(bits.collect());
+            let args = vec![
+                T::poison(t, &[9, 9]).into(),
+                table.clone().into(),
+                T::ints(it, &[9], &ix).into(),
+            ];
+            let what = format!("what no index names is NaN, ignored {ignore:?}");
+            Trial::new(what, p.as_bytes(), args, vec![(0, want)])
+        };
+        return vec![one(Some(2)), one(None)];
     }
     for (rows, width, n) in [(9, 33, 40), (1, 1, 1), (5, 8, 0), (50, 257, 31)] {
         let table = any(g, t, &[rows, width]);

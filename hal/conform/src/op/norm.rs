@@ -1,7 +1,7 @@
 //! `layer_norm_*`, `rms_norm_*`. Rows with a mean far above their deviation tell two passes (or a careful one) from `E[x²] - E[x]²` in f32.
 
 use super::bound::{Num, num as exact, sum};
-use super::cell::{Cell, FLOATS, Gen};
+use super::cell::{About, Cell, FLOATS, Gen};
 use super::moves::nans;
 use super::tensor::T;
 use super::trial::{Arg, Trial, Want};
@@ -139,6 +139,9 @@ fn rows(g: &mut Gen, t: DType, n: usize, d: usize) -> T {
 /// Rows of many widths, and many rows: of four rows one of each kind.
 fn large(g: &mut Gen) -> Vec<(usize, usize)> {
     let mut all = Vec::new();
+    if g.residues() {
+        return g.ending(2048).into_iter().map(|[n, d]| (n, d)).collect();
+    }
     for n in g.beyond() {
         all.extend([(4, n), (n, 5)]);
     }
@@ -177,6 +180,14 @@ fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
     };
     let run = |what: &str, x: T, w: T, b: Option<T>| with(EPS, what, x, w, b);
     let mut all = Vec::new();
+    if g.about == About::Models {
+        for eps in [1e-5, 1e-6, 1e-12, 3.3e-7, 0.012_345_678] {
+            // Of the rows some whose variance is near eps.
+            let (x, w) = (rows(g, t, 7, 40), g.real(tw, &[40], 2.0));
+            all.push(with(eps, &format!("eps {eps}"), x, w, None));
+        }
+        return all;
+    }
     let mut shapes = vec![
         (0, 5),
         (1, 1),
@@ -195,10 +206,11 @@ fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
         all.push(run(&format!("[{n},{d}]"), x, w, b));
     }
     if g.sizes() {
-        let n = g.long();
-        let x = T::of_bits(t, &[n, 2, 5], rows(g, t, 2 * n, 5).bits);
-        let w = g.real(tw, &[5], 2.0);
-        all.push(run(&format!("[{n},2,5]"), x, w, None));
+        for n in g.longs() {
+            let x = T::of_bits(t, &[n, 2, 5], rows(g, t, 2 * n, 5).bits);
+            let w = g.real(tw, &[5], 2.0);
+            all.push(run(&format!("[{n},2,5]"), x, w, None));
+        }
         return all;
     }
     let (x, w) = (rows(g, t, 6, 40), g.real(tw, &[40], 2.0));

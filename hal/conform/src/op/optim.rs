@@ -53,6 +53,21 @@ impl Group {
             master: master.then(|| T::new(F, &[n], &wide)),
         }
     }
+    /// With gradients and moments from 1e-10 up, and second moments from 1e-20.
+    fn small(g: &mut Gen, t: DType, tg: DType, n: usize, master: bool) -> Group {
+        let mut x = Group::new(g, t, tg, n, master);
+        let mut scaled = |from: f64| -> Vec<f64> {
+            (0..n)
+                .map(|i| g.unit() * 10f64.powf(from * (1.0 - i as f64 / n as f64)))
+                .collect()
+        };
+        let least = if tg == DType::F16 { -3.0 } else { -10.0 };
+        x.g = T::new(tg, &[n], &scaled(least));
+        x.m = T::new(F, &[n], &scaled(-10.0));
+        let second: Vec<f64> = scaled(-20.0).iter().map(|v| v.abs()).collect();
+        x.v = T::new(F, &[n], &second);
+        x
+    }
     fn args(&self) -> Vec<Arg> {
         let mut a: Vec<Arg> = [&self.p, &self.g, &self.m, &self.v]
             .map(|t| t.clone().into())
@@ -170,6 +185,49 @@ fn adamw(g: &mut Gen, t: DType, tg: DType, master: bool) -> Vec<Trial> {
             ));
         }
         return all;
+    }
+    if g.about == About::Models {
+        for (beta1, beta2, eps, weight_decay) in [
+            (0.9, 0.95, 1e-8, 0.1),
+            (0.9, 0.98, 1e-9, 0.01),
+            (0.9, 0.999, 1e-6, 0.012_345_678),
+            (0.95, 0.9999, 1e-15, 0.05),
+            (0.123_456_789, 0.987_654_321, 3.3e-7, 0.333_333_333),
+        ] {
+            for mode in [0, 1] {
+                let other = AdamwParams {
+                    beta1,
+                    beta2,
+                    eps,
+                    weight_decay,
+                    ..q(mode)
+                };
+                let x = [Group::small(g, t, tg, 65, master)];
+                let steps = [
+                    d(3e-4, 1.0, 1),
+                    d(1.234_567e-3, 0.333_333, 2),
+                    d(6e-4, 1.0, 1000),
+                ];
+                let what = format!(
+                    "betas {beta1} and {beta2}, eps {eps}, decay {weight_decay}, mode {mode}"
+                );
+                all.push(run(&what, &other, Some(0.123_456_789), Some(0), &x, &steps));
+            }
+        }
+        return all;
+    }
+    if g.about == About::Launches {
+        let x = [Group::new(g, t, tg, 3, master)];
+        let of = |i: usize| {
+            d(
+                1e-3 * (1 + i % 50) as f64,
+                0.25 + i as f64 / 512.0,
+                1 + i as u64 / 3,
+            )
+        };
+        let steps: Vec<AdamwDyn> = (0..g.at_once()).map(of).collect();
+        let what = format!("{} launches in flight", steps.len());
+        return vec![run(&what, &q(0), None, None, &x, &steps)];
     }
     let mut sizes = vec![0, 1, 7, 257, 1000];
     if g.sizes() {
@@ -322,6 +380,28 @@ fn scale(g: &mut Gen, t: DType) -> Vec<Trial> {
             all.push(run(&format!("{n} tensors"), Some(0.7), x, &[0.5]));
         }
         return all;
+    }
+    if g.about == About::Models {
+        for (coef, scale) in [
+            (None, 0.123_456_789),
+            (Some(0.987_654_321), 1.0 / 3.0),
+            (Some(1.0 / 1024.0), 1e-3),
+        ] {
+            let x = vec![g.real(t, &[65], 4.0), g.real(t, &[9], 4.0)];
+            all.push(run(
+                &format!("by {scale} and {coef:?}"),
+                coef,
+                x,
+                &[scale, 0.7],
+            ));
+        }
+        return all;
+    }
+    if g.about == About::Launches {
+        let scales: Vec<f64> = (0..g.at_once()).map(|i| 0.5 + i as f64 / 256.0).collect();
+        let x = vec![g.real(t, &[5], 4.0)];
+        let what = format!("{} launches in flight", scales.len());
+        return vec![run(&what, None, x, &scales)];
     }
     let mut sizes = vec![0, 1, 257, 1000];
     if g.sizes() {

@@ -1,7 +1,7 @@
 //! Pointwise primitives: `unary`, `binary`, `compare`, `select`, `axpby`, `clamp`, and the fused `add`.
 
 use super::bound::{erf, num as exact};
-use super::cell::{Cell, FLOATS, Gen, SIZES, kind};
+use super::cell::{About, Cell, FLOATS, Gen, SIZES, kind};
 use super::integers;
 use super::moves::nans;
 use super::num;
@@ -638,6 +638,18 @@ fn axpby(g: &mut Gen, ty: DType, tx: DType) -> Vec<Trial> {
         }
         return all;
     }
+    if g.about == About::Models {
+        for (alpha, beta) in [
+            (1.0 / 3.0, 0.1),
+            (-0.7, 1.234_567_8),
+            (1e-3, 0.999),
+            (0.0, 0.987_654_321),
+        ] {
+            let (y, x) = (g.real(ty, &[65], 4.0), g.real(tx, &[65], 4.0));
+            all.push(run(&format!("{alpha}, {beta}"), y, x, alpha, beta));
+        }
+        return all;
+    }
     for n in SIZES {
         let (y, x) = (g.real(ty, &[n], 4.0), g.real(tx, &[n], 4.0));
         all.push(run(&format!("[{n}] 0.5, 2"), y, x, 0.5, 2.0));
@@ -688,6 +700,12 @@ fn clamp(g: &mut Gen, t: DType) -> Vec<Trial> {
         let want = Want::Value(v.map(|v| num::encode(t, v)).collect());
         one_in(p.as_bytes(), what, T::poison(t, &src.shape), src, want)
     };
+    if g.about == About::Models {
+        let bounds = [(-0.3, 0.7), (-1.0 / 3.0, 0.1), (0.012_345_678, 1.234_567_8)];
+        let each =
+            bounds.map(|(lo, hi)| run(&format!("{lo} to {hi}"), g.real(t, &[257], 2.0), lo, hi));
+        return each.to_vec();
+    }
     let mut all: Vec<Trial> = shapes(g, |g, s| g.real(t, s, 2.0))
         .into_iter()
         .map(|(w, x)| run(&w, x, -0.5, 0.75))

@@ -1,7 +1,7 @@
 //! `elementwise_program`: programs that use every instruction, overwrite operands, read scalars, mix storages and broadcast.
 
 use super::bound::{Num, num as exact};
-use super::cell::{Cell, FLOATS, Gen};
+use super::cell::{About, Cell, FLOATS, Gen};
 use super::moves::nans;
 use super::num;
 use super::sizes;
@@ -149,6 +149,47 @@ fn programs(g: &mut Gen, t: DType, u: DType) -> Vec<Trial> {
             all.push(trial(&format!("{what}, a * b + 2"), &simple, 1, &x, &[&[]]));
         }
         return all;
+    }
+    if g.about == About::Launches {
+        let code = [k(SCALAR, 2, 0.0), k(SCALAR, 3, 7.0), i(FMA, 0, 1, 2, 3)];
+        let of = |i: usize| {
+            [
+                1.0 + i as f32 / 256.0,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                0.0,
+                i as f32,
+            ]
+        };
+        let given: Vec<[f32; 8]> = (0..g.at_once()).map(of).collect();
+        let scalars: Vec<&[f32]> = given.iter().map(|s| &s[..]).collect();
+        let x = [T::full(t, &[5], 0.0), g.real(u, &[5], 2.0)];
+        let what = format!("{} launches in flight", scalars.len());
+        return vec![trial(&what, &code, 1, &x, &scalars)];
+    }
+    if g.about == About::Models {
+        // Constants and scalars that need all of their bits.
+        let code = [
+            k(CONST, 2, 0.333_333_34),
+            k(SCALAR, 3, 1.0),
+            k(SCALAR, 4, 6.0),
+            i(MUL, 5, 1, 2, 0),
+            i(FMA, 6, 5, 3, 4),
+            i(MOV, 0, 6, 0, 0),
+        ];
+        let x = [T::full(t, &[65], 0.0), g.real(u, &[65], 2.0)];
+        let one = [0.0, 0.123_456_79, 0.0, 0.0, 0.0, 0.0, -0.7, 0.0];
+        let two = [1.0, 1.234_567_9, 2.0, 3.0, 4.0, 5.0, 1e-3, 6.0];
+        return vec![trial(
+            "constants and scalars of all bits",
+            &code,
+            1,
+            &x,
+            &[&one, &two],
+        )];
     }
     for n in [0, 1, 7, 33, 257, 1000] {
         let x = [

@@ -1,7 +1,7 @@
 //! `philox` and `dropout`: the generator of the op table, word for word. The known answers of the paper's authors pin the reference itself.
 
 use super::bound::num as exact;
-use super::cell::{Cell, FLOATS, Gen};
+use super::cell::{About, Cell, FLOATS, Gen};
 use super::num;
 use super::tensor::{T, count};
 use super::trial::{Arg, Trial, Want};
@@ -98,11 +98,41 @@ fn dynamics() -> Vec<PhiloxDyn> {
     ]
 }
 
-fn stream(g: &mut Gen, kind: u32, t: DType) -> Vec<Trial> {
-    let (lo, hi) = match kind {
-        philox::NORMAL => (0.25f32, 0.5f32),
-        _ => (-0.5, 1.5),
+/// A seed, an offset and a stream for each of many launches.
+fn in_flight(g: &mut Gen) -> Vec<PhiloxDyn> {
+    let of = |i: u64| PhiloxDyn {
+        seed: 0x1234_5678_9ABC_DEF0 + i,
+        offset: 3 * i,
+        stream: i << 30,
+        ..Default::default()
     };
+    (0..g.at_once() as u64).map(of).collect()
+}
+
+fn stream(g: &mut Gen, kind: u32, t: DType) -> Vec<Trial> {
+    if g.about == About::Models {
+        // Uniform bounds and deviations of initial weights, and such as need all of their bits.
+        let pairs = match kind {
+            philox::NORMAL => [(0.0, 0.02), (0.1, 0.006_25), (-0.333_333_3, 0.123_456_79)],
+            _ => [
+                (-0.3, 0.7),
+                (-0.088_388_35, 0.088_388_35),
+                (0.012_345_679, 1.234_567_9),
+            ],
+        };
+        let each = pairs
+            .into_iter()
+            .flat_map(|(lo, hi)| stream_of(g, kind, t, lo, hi));
+        return each.collect();
+    }
+    match kind {
+        philox::NORMAL => stream_of(g, kind, t, 0.25, 0.5),
+        _ => stream_of(g, kind, t, -0.5, 1.5),
+    }
+}
+
+/// Numbers between two bounds, or of a mean and a deviation.
+fn stream_of(g: &mut Gen, kind: u32, t: DType, lo: f32, hi: f32) -> Vec<Trial> {
     let want = |d: &PhiloxDyn, n: usize| {
         let bits = (0..n).map(|e| match kind {
             philox::BITS => u64::from(word(d, e)),
@@ -126,17 +156,24 @@ fn stream(g: &mut Gen, kind: u32, t: DType) -> Vec<Trial> {
     if g.sizes() {
         let n = [g.beyond(), g.grid()].concat();
         shapes = n.iter().flat_map(|n| [vec![*n], vec![3, *n]]).collect();
-        let n = g.long();
-        shapes.extend([vec![n, 2, 3], vec![2, n, 3]]);
+        let longs = g.longs().into_iter();
+        shapes.extend(longs.flat_map(|n| [vec![n, 2, 3], vec![2, n, 3]]));
     }
-    if g.big() {
+    match g.about {
+        About::Models => shapes = vec![vec![257]],
+        About::Launches => shapes = vec![vec![5]],
+        _ => {}
+    }
+    if g.big() && g.about == About::Usual {
         shapes.push(vec![(1 << 18) + 3]);
     }
     for s in shapes {
         let n = count(&s);
         // One prepare, a launch for each seed: the seed is not a part of what is prepared.
         let mut launches = dynamics();
-        if n != 257 {
+        if g.about == About::Launches {
+            launches = in_flight(g);
+        } else if n != 257 {
             launches = vec![launches[n % 5]];
         }
         let mut trial: Option<Trial> = None;
@@ -177,6 +214,21 @@ fn dropout(g: &mut Gen, t: DType) -> Vec<Trial> {
     };
     let mut all = Vec::new();
     let d = dynamics();
+    if g.about == About::Launches {
+        let params = DropoutParams {
+            p: 0.4,
+            ..Default::default()
+        };
+        let (x, given) = (g.real(t, &[9], 4.0), in_flight(g));
+        let w = |d: &PhiloxDyn| vec![(0, want(d, 0.4, &x, None))];
+        let args = vec![T::poison(t, &[9]).into(), x.clone().into()];
+        let what = format!("{} launches in flight", given.len());
+        let first = Trial::new(what, params.as_bytes(), args, w(&given[0]));
+        let first = first.given(given[0].as_bytes());
+        let rest = given[1..].iter();
+        all.push(rest.fold(first, |t, d| t.then(d.as_bytes(), w(d))));
+        return all;
+    }
     let mut cases = vec![
         (0, 0.5),
         (1, 0.5),
@@ -189,30 +241,42 @@ fn dropout(g: &mut Gen, t: DType) -> Vec<Trial> {
         let n = [g.beyond(), g.grid()].concat();
         cases = n.into_iter().map(|n| (n, 0.4)).collect();
     }
+    if g.about == About::Models {
+        cases = [0.05, 0.15, 1.0 / 3.0, 0.123_456_789, 0.999]
+            .map(|p| (257, p))
+            .to_vec();
+    }
     for (n, p) in cases {
         let params = DropoutParams {
             p,
             ..Default::default()
         };
         let x = g.real(t, &[n], 4.0);
-        let w = vec![(0, want(&d[1], p, &x, None))];
-        let args = vec![T::poison(t, &[n]).into(), x.into()];
-        all.push(
-            Trial::new(format!("[{n}] p {p}"), params.as_bytes(), args, w).given(d[1].as_bytes()),
-        );
+        let w = |d: &PhiloxDyn| vec![(0, want(d, p, &x, None))];
+        let args = vec![T::poison(t, &[n]).into(), x.clone().into()];
+        let what = format!("[{n}] p {p}");
+        let one = Trial::new(what, params.as_bytes(), args, w(&d[1])).given(d[1].as_bytes());
+        all.push(match g.residues() {
+            true => (d.iter().skip(2)).fold(one, |t, d| t.then(d.as_bytes(), w(d))),
+            false => one,
+        });
+    }
+    if g.about == About::Models {
+        return all;
     }
     let params = DropoutParams {
         p: 0.3,
         ..Default::default()
     };
     if g.sizes() {
-        let n = g.long();
-        for s in [[n, 2], [2, n]] {
+        for s in g.longs().into_iter().flat_map(|n| [[n, 2], [2, n]]) {
             let (x, r) = (g.real(t, &s, 4.0), g.real(t, &s, 4.0));
-            let w = vec![(0, want(&d[2], 0.3, &x, Some(&r)))];
-            let args = vec![T::poison(t, &s).into(), x.into(), r.into()];
+            let w = |d: &PhiloxDyn| vec![(0, want(d, 0.3, &x, Some(&r)))];
+            let args = vec![T::poison(t, &s).into(), x.clone().into(), r.clone().into()];
             let what = format!("{s:?} with a residual");
-            all.push(Trial::new(what, params.as_bytes(), args, w).given(d[2].as_bytes()));
+            let one = Trial::new(what, params.as_bytes(), args, w(&d[2])).given(d[2].as_bytes());
+            // An element that is dropped in one launch is kept in another.
+            all.push(one.then(d[3].as_bytes(), w(&d[3])));
         }
         return all;
     }

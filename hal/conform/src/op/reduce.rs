@@ -331,6 +331,39 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
         }
         return all;
     }
+    if g.about == About::Models {
+        // Beyond what f16 holds on the way, and at the end; numbers below the least normal one of f16.
+        let high = [60_000.0, 60_000.0, -60_000.0, 5_000.0, -4_000.0];
+        let top = [60_000.0, 60_000.0, 60_000.0, 60_000.0, 60_000.0];
+        let low: Vec<f64> = (0..40)
+            .map(|i| f64::from(i % 7 + 1) * 2f64.powi(-24))
+            .collect();
+        let line = |v: &[f64]| T::new(t, &[1, v.len()], v);
+        if k == reduce::SUM {
+            all.push(run("beyond f16 on the way", line(&high), 0b10, None));
+        }
+        if k != reduce::SUMSQ && !product {
+            all.push(run("beyond f16", line(&top), 0b10, None));
+            all.push(run("subnormal numbers of f16", line(&low), 0b10, None));
+        }
+        if k == reduce::SUMSQ {
+            all.push(run(
+                "squares beyond f16",
+                line(&[300.0, 200.0, 1.0]),
+                0b10,
+                None,
+            ));
+        }
+        if product {
+            all.push(run(
+                "beyond f16 on the way",
+                line(&[1024.0, 512.0, 0.25, 0.125]),
+                0b10,
+                None,
+            ));
+        }
+        return all;
+    }
     for n in [1, 7, 31, 257, 1000] {
         let (a, b) = (small(g, &[n]), real(g, &[n]));
         all.push(run(&format!("all of [{n}], whole numbers"), a, 1, None));
@@ -483,8 +516,9 @@ fn cumsum(g: &mut Gen, t: DType) -> Vec<Trial> {
             all.push(run(&format!("[{n},3] along 1"), whole(g, &[n, 3]), 1));
             all.push(run(&format!("[2,3,{n}] along 1"), whole(g, &[2, 3, n]), 1));
         }
-        let n = g.long();
-        all.push(run(&format!("[{n},2,3] along 1"), whole(g, &[n, 2, 3]), 1));
+        for n in g.longs() {
+            all.push(run(&format!("[{n},2,3] along 1"), whole(g, &[n, 2, 3]), 1));
+        }
         for n in g.grid() {
             all.push(run(&format!("[{n}] along 0"), whole(g, &[n]), 0));
             all.push(run(&format!("[{n},2] along 1"), whole(g, &[n, 2]), 1));
@@ -553,7 +587,11 @@ fn nonfinite(g: &mut Gen, t: DType) -> Vec<Trial> {
     let mut all = vec![];
     if g.sizes() {
         for n in [g.beyond(), g.grid()].concat() {
-            let x = with(g, &[n], &[(n - 1, inf), (n / 2, nan), (n - 2, -inf)]);
+            let x = with(
+                g,
+                &[n],
+                &[(n - 1, inf), (n / 2, nan), (n.saturating_sub(2), -inf)],
+            );
             all.push(run(&format!("[{n}]"), 5, vec![x]));
             let x = with(g, &[n, 2], &[(2 * n - 1, inf), (n, -inf)]);
             all.push(run(&format!("[{n},2] transposed"), 0, vec![x.transposed()]));
@@ -565,10 +603,11 @@ fn nonfinite(g: &mut Gen, t: DType) -> Vec<Trial> {
             all.push(run(&format!("[3,{n}] padded"), 0, vec![x().padded(5)]));
             all.push(run(&format!("[3,{n}] with gaps"), 0, vec![x().spread(2)]));
         }
-        let n = g.long();
-        let x = with(g, &[n, 2, 3], &[(1, inf), (6 * n - 1, nan)]);
-        let what = format!("[{n},2,3] in another order");
-        all.push(run(&what, 0, vec![x.lying(&[2, 0, 1])]));
+        for n in g.longs() {
+            let x = with(g, &[n, 2, 3], &[(1, inf), (6 * n - 1, nan)]);
+            let what = format!("[{n},2,3] in another order");
+            all.push(run(&what, 0, vec![x.lying(&[2, 0, 1])]));
+        }
         return all;
     }
     if g.about == About::Lists {
@@ -654,10 +693,14 @@ fn sumsq(g: &mut Gen, t: DType) -> Vec<Trial> {
             all.push(run(&format!("[3,{n}] padded"), 0.0, vec![x().padded(5)]));
             all.push(run(&format!("[3,{n}] with gaps"), 0.0, vec![x().spread(2)]));
         }
-        let n = g.long();
-        let x = ends(g.whole(t, &[n, 2, 3], 3), 5.0).lying(&[2, 0, 1]);
-        let what = format!("[{n},2,3] in another order");
-        all.push(run(&what, 0.0, vec![x]));
+        for n in g.longs() {
+            let mut x = ends(g.whole(t, &[n, 2, 3], 3), 5.0);
+            if let Some(last) = x.bits.last_mut() {
+                *last = num::encode(t, 5.0);
+            }
+            let what = format!("[{n},2,3] in another order");
+            all.push(run(&what, 0.0, vec![x.lying(&[2, 0, 1])]));
+        }
         return all;
     }
     if g.about == About::Lists {

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// A device that compiles at the first launch may take long; what hangs is ended by the limit of its case.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// From so many launches of a trial on its stream is held back until all are enqueued.
+const HELD: usize = 100;
 /// Bytes of sentinels before and behind each operand.
 const FENCE: usize = 256;
 /// Blocks of one memory start at multiples of this.
@@ -240,9 +242,13 @@ impl Rig {
         let mut sets = lay_out(t, place, workspace, self.unit());
         self.make_room(&sets)?;
         self.upload(&sets)?;
+        // Many are in flight at once.
+        let held = (t.launches.len() >= HELD).then(|| Stall::new(&self.stream));
+        let held = held.transpose()?;
         for (l, blocks) in t.launches.iter().zip(&sets) {
             self.enqueue(&self.stream, prepared, t, l, blocks)?;
         }
+        held.iter().for_each(Stall::release);
         self.download(&mut sets)?;
         Ok(sets)
     }
@@ -344,6 +350,24 @@ impl Rig {
                 let other = trials[1 - i].what.as_str();
                 format!("{}, while {other} runs on another stream: {e}", t.what)
             })?;
+        }
+        Ok(true)
+    }
+
+    /// Prepares all trials, and launches each once all are prepared. `false`: one is not claimed.
+    pub fn alive(&mut self, all: &[(&OpSpec, Trial)]) -> Result<bool, String> {
+        let mut ready = Vec::new();
+        for (spec, t) in all {
+            match self.prepare(spec.id, t, 0) {
+                Ok(p) => ready.push(p),
+                Err(r) if r.unsupported() => return Ok(false),
+                Err(r) => return Err(format!("{}, of {} alive: {r}", t.what, ready.len())),
+            }
+        }
+        for ((_, t), (op, plan)) in all.iter().zip(&ready) {
+            self.launch(op, t, Place::Aligned, plan.workspace_bytes as usize)
+                .and_then(|blocks| Rig::judge(t, &blocks, plan.error_class))
+                .map_err(|e| format!("{}, of {} alive: {e}", t.what, ready.len()))?;
         }
         Ok(true)
     }

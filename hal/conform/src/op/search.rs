@@ -95,8 +95,9 @@ fn arg(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
                 let x = odd(t, real(g, &[3, n]));
                 run(&format!("[3,{n}] along 1, NaN and infinities"), x, 1);
             }
-            let n = g.long();
-            run(&format!("[{n},2,3] along 1"), g.real(t, &[n, 2, 3], 9.0), 1);
+            for n in g.longs() {
+                run(&format!("[{n},2,3] along 1"), g.real(t, &[n, 2, 3], 9.0), 1);
+            }
             for n in g.grid() {
                 let far = if kind == 0 { 11.0 } else { -11.0 };
                 let x = ends(g.real(t, &[2, n], 9.0), far);
@@ -289,10 +290,18 @@ fn topk(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
     };
     if g.sizes() {
         for n in g.beyond() {
-            run(&format!("[3,{n}]"), ends(g.real(t, &[3, n], 9.0), 11.0), 8);
-            run(&format!("[2,{n}] with ties"), g.whole(t, &[2, n], 2), 5);
+            run(
+                &format!("[3,{n}]"),
+                ends(g.real(t, &[3, n], 9.0), 11.0),
+                n.min(8),
+            );
+            run(
+                &format!("[2,{n}] with ties"),
+                g.whole(t, &[2, n], 2),
+                n.min(5),
+            );
             let x = odd(t, g.real(t, &[3, n], 9.0));
-            run(&format!("[3,{n}], NaN and infinities"), x, 4);
+            run(&format!("[3,{n}], NaN and infinities"), x, n.min(4));
             run(
                 &format!("[2,{n}], nearly all"),
                 g.real(t, &[2, n], 9.0),
@@ -300,8 +309,9 @@ fn topk(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             );
             run(&format!("[{n},4]"), g.real(t, &[n, 4], 9.0), 2);
         }
-        let n = g.long();
-        run(&format!("[{n},2,4]"), g.real(t, &[n, 2, 4], 9.0), 2);
+        for n in g.longs() {
+            run(&format!("[{n},2,4]"), g.real(t, &[n, 2, 4], 9.0), 2);
+        }
         for n in g.grid() {
             run(&format!("[2,{n}]"), ends(g.real(t, &[2, n], 9.0), 11.0), 8);
             run(&format!("[{n},2]"), g.real(t, &[n, 2], 9.0), 1);

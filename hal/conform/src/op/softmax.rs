@@ -1,7 +1,7 @@
 //! `softmax_*`, `cross_entropy_*`: logits far beyond what an exponential holds, minus infinity, ignored rows, targets out of range.
 
 use super::bound::{Num, num as exact, sum};
-use super::cell::{Cell, FLOATS, Gen, INDEX};
+use super::cell::{About, Cell, FLOATS, Gen, INDEX};
 use super::moves::nans;
 use super::num;
 use super::tensor::T;
@@ -72,7 +72,8 @@ fn rows(g: &mut Gen, t: DType, n: usize, d: usize) -> T {
     let mut v = g.reals(n * d, 4.0);
     for r in 0..n {
         let row = &mut v[r * d..(r + 1) * d];
-        match r % 5 {
+        // The last row is a plain one.
+        match (n - 1 - r) % 5 {
             1 => row.iter_mut().for_each(|x| *x = *x * 20.0 + 500.0),
             2 => row.iter_mut().for_each(|x| *x -= 1000.0),
             3 => row
@@ -92,6 +93,9 @@ fn shapes(g: &mut Gen, usual: &[(usize, usize)]) -> Vec<(usize, usize)> {
     if !g.sizes() {
         return usual.to_vec();
     }
+    if g.residues() {
+        return g.ending(2048).into_iter().map(|[n, d]| (n, d)).collect();
+    }
     let mut all = Vec::new();
     for n in g.beyond() {
         all.extend([(5, n), (n, 4)]);
@@ -108,11 +112,29 @@ fn shapes(g: &mut Gen, usual: &[(usize, usize)]) -> Vec<(usize, usize)> {
 /// The same for logits, with the vocabularies of GPT-2 and of Llama 3.
 fn vocabularies(g: &mut Gen) -> Vec<(usize, usize)> {
     let mut all = shapes(g, &[(0, 3), (1, 1), (7, 7), (11, 33), (6, 257), (5, 1000)]);
-    if g.sizes() && g.effort != Effort::Quick {
+    if g.about == About::Sizes && g.effort != Effort::Quick {
         all.extend([(5, 50_257), (5, 128_256)]);
     }
     all
 }
+
+/// Rows of which whole tiles are minus infinity: the first, all but the first, all but the last element, and every other one.
+fn empty_tiles(g: &mut Gen, t: DType, d: usize) -> T {
+    let mut x = g.real(t, &[4, d], 4.0);
+    let out = num::encode(t, f64::NEG_INFINITY);
+    x.bits[..d / 2].fill(out);
+    x.bits[d + d / 2..2 * d].fill(out);
+    x.bits[2 * d..3 * d - 1].fill(out);
+    for tile in x.bits[3 * d..].chunks_mut(32).step_by(2) {
+        tile.fill(out);
+    }
+    // In the last row something is left, however few tiles there are.
+    x.bits[4 * d - 1] = num::encode(t, 1.0);
+    x
+}
+
+/// Widths of whole tiles.
+const TILED: [usize; 4] = [64, 128, 256, 1024];
 
 fn softmax(g: &mut Gen, t: DType) -> Vec<Trial> {
     let none = NoParams::default();
@@ -128,13 +150,23 @@ fn softmax(g: &mut Gen, t: DType) -> Vec<Trial> {
         )
     };
     let mut all = Vec::new();
+    if g.about == About::Models {
+        let each = TILED.map(|d| {
+            run(
+                &format!("[4,{d}], tiles of minus infinity"),
+                empty_tiles(g, t, d),
+            )
+        });
+        return each.to_vec();
+    }
     for (n, d) in shapes(g, &[(0, 3), (1, 1), (7, 7), (10, 33), (5, 257), (5, 1000)]) {
         all.push(run(&format!("[{n},{d}]"), rows(g, t, n, d)));
     }
     if g.sizes() {
-        let n = g.long();
-        let x = T::of_bits(t, &[n, 2, 4], rows(g, t, 2 * n, 4).bits);
-        all.push(run(&format!("[{n},2,4]"), x));
+        for n in g.longs() {
+            let x = T::of_bits(t, &[n, 2, 4], rows(g, t, 2 * n, 4).bits);
+            all.push(run(&format!("[{n},2,4]"), x));
+        }
         return all;
     }
     all.push(run(
@@ -201,11 +233,11 @@ pub fn row_grad(x: &[f64], lse: f64, target: usize, dloss: f64) -> Vec<Num> {
 fn targets(g: &mut Gen, x: &[f64], n: usize, d: usize, ignore: bool) -> Vec<i64> {
     (0..n)
         .map(|r| {
-            if ignore && r % 4 == 1 {
+            if ignore && r % 4 == 1 && r + 1 < n {
                 return IGNORE;
             }
             // A target whose logit is minus infinity has no finite loss.
-            let mut c = [0, d - 1, g.below(d)][r % 3];
+            let mut c = [d - 1, 0, g.below(d)][(n - 1 - r) % 3];
             while x[r * d + c] == f64::NEG_INFINITY {
                 c = (c + 1) % d;
             }
@@ -238,6 +270,19 @@ fn xent(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         Trial::new(what, params(ignore).as_bytes(), args, want)
     };
     let mut all = Vec::new();
+    if g.about == About::Models {
+        for d in TILED {
+            let x = empty_tiles(g, t, d);
+            let tg = targets(g, &x.values(), 4, d, false);
+            all.push(run(
+                &format!("[4,{d}], tiles of minus infinity"),
+                x,
+                &tg,
+                false,
+            ));
+        }
+        return all;
+    }
     for (n, d) in vocabularies(g) {
         let x = rows(g, t, n, d);
         let tg = targets(g, &x.values(), n, d, n > 1);
@@ -281,6 +326,7 @@ fn xent(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
 }
 
 fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
+    let about = g.about;
     let run = |what: &str, x: T, target: &[i64], ignore: bool, dloss: T, alias: bool| {
         let (n, d) = (x.shape[0], x.shape[1]);
         let v = x.values();
@@ -301,6 +347,20 @@ fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             true => (x.clone().into(), Arg::Alias(x, 0)),
             false => (T::poison(t, &[n, d]).into(), x.into()),
         };
+        // What goes with a row that is ignored is not read.
+        let lse = T::new(
+            F,
+            &[n],
+            &(0..n)
+                .map(|r| {
+                    if about == About::Unread && target[r] == IGNORE {
+                        f64::NAN
+                    } else {
+                        lv[r]
+                    }
+                })
+                .collect::<Vec<_>>(),
+        );
         let args = vec![
             out,
             x,
@@ -311,6 +371,37 @@ fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         Trial::new(what, params(ignore).as_bytes(), args, want)
     };
     let mut all = Vec::new();
+    if about == About::Models {
+        for d in TILED {
+            let x = empty_tiles(g, t, d);
+            let tg = targets(g, &x.values(), 4, d, false);
+            let dl = T::new(F, &[4], &[1.0, 0.123_456_789, 1.0 / 3.0, -2.0]);
+            all.push(run(
+                &format!("[4,{d}], tiles of minus infinity"),
+                x,
+                &tg,
+                false,
+                dl,
+                false,
+            ));
+        }
+        return all;
+    }
+    if about == About::Unread {
+        for (n, d, bad) in [(5, 40, f64::NAN), (9, 257, f64::INFINITY)] {
+            let (mut x, mut dl) = (g.real(t, &[n, d], 4.0), g.real(F, &[n], 2.0));
+            let tg: Vec<i64> = (0..n as i64)
+                .map(|r| if r % 2 == 1 { IGNORE } else { r })
+                .collect();
+            for r in (1..n).step_by(2) {
+                x.bits[r * d..(r + 1) * d].fill(num::encode(t, bad));
+                dl.bits[r] = num::encode(F, bad);
+            }
+            let what = format!("[{n},{d}], of rows that are ignored nothing is read");
+            all.push(run(&what, x, &tg, true, dl, false));
+        }
+        return all;
+    }
     for (n, d) in vocabularies(g) {
         let x = rows(g, t, n, d);
         let tg = targets(g, &x.values(), n, d, n > 1);

@@ -1,4 +1,4 @@
-//! Trials of sizes, made once and asked of many plugins. Their references in double precision cost far more than their launches, and a sweep
+//! Trials of a case, made once and asked of many plugins. Their references in double precision cost far more than their launches, and a sweep
 //! over seeded defects asks the same trials of hundreds of plugins; a case of the kit makes them for one.
 
 use super::cell::{About, Gen};
@@ -9,7 +9,7 @@ use crate::case::Effort;
 use crate::child::entry_of;
 use crate::ctx::{Rng, case_seed};
 use crate::raw::Plugin;
-use crossweave_abi::op::OpSpec;
+use crossweave_abi::op::{self, OpSpec};
 use crossweave_hal::HostServices;
 use crossweave_hal::loader::load;
 use std::path::Path;
@@ -44,19 +44,52 @@ impl Loaded {
     }
 }
 
-/// The trials of a case of sizes, the smallest first.
+/// The trials of a case, the smallest first.
 pub struct Trials {
     spec: &'static OpSpec,
     trials: Vec<Trial>,
 }
 
+/// The ids of all cases of trials of an op: the usual ones first, those of large sizes last.
+pub fn cases_of(op: &str) -> Vec<String> {
+    let id = op::by_name(op).map_or(0, |s| s.id);
+    let cells = cells();
+    let own = || cells.iter().filter(|c| c.op == id);
+    let about = [
+        About::Usual,
+        About::Models,
+        About::Unread,
+        About::Lists,
+        About::Residues,
+        About::Sizes,
+    ];
+    let ids = |about: About| {
+        let some = own().filter(move |c| c.is_about(about));
+        some.map(move |c| format!("{}{}", c.id, about.suffix()))
+    };
+    about.into_iter().flat_map(ids).collect()
+}
+
 impl Trials {
     /// Those of the case of this id, as a run of the kit with seed 0 has them.
     pub fn of(case: &str, effort: Effort) -> Option<Trials> {
-        let cell = case.strip_suffix(About::Sizes.suffix())?;
+        let about = [
+            About::Sizes,
+            About::Residues,
+            About::Models,
+            About::Unread,
+            About::Launches,
+            About::Lists,
+            About::Usual,
+        ];
+        let about = about.into_iter().find(|a| case.ends_with(a.suffix()))?;
+        let cell = case.strip_suffix(about.suffix())?;
         let cell = cells().into_iter().find(|c| c.id == cell)?;
         let g = Gen::new(Rng::new(case_seed(0, case)), effort);
-        let mut trials = cell.trials(&mut g.about(About::Sizes));
+        let mut trials = cell.trials(&mut g.about(about));
+        if about == About::Usual {
+            trials.extend(cell.with_gaps(&trials));
+        }
         trials.sort_by_key(Trial::bytes);
         let spec = row(cell.op);
         Some(Trials { spec, trials })

@@ -122,6 +122,13 @@ impl T {
         self.lying(&order)
     }
 
+    /// Another matrix: rows are columns.
+    pub fn transposed_copy(&self) -> T {
+        let (m, n) = (self.shape[0], self.shape[1]);
+        let bits = (0..m * n).map(|i| self.bits[i % m * n + i / m]).collect();
+        T::of_bits(self.dtype, &[n, m], bits)
+    }
+
     /// Memory order of the dims, outermost first.
     pub fn lying(self, order: &[usize]) -> T {
         let sizes: Vec<usize> = order.iter().map(|d| self.shape[*d]).collect();

@@ -1,6 +1,7 @@
 //! What the CPU back end is asked and given in place of what the host said: layouts and parameters at prepare, structs at launch.
 
 use crate::combined;
+use crate::mutant::params;
 use crate::ops::{Asked, Wrong};
 use crate::programs;
 use crossweave_abi::op::{self, inst};
@@ -31,7 +32,7 @@ pub fn asked(bug: &str, o: &OpRequest<'_>) -> Result<Option<Asked>> {
     if let Some(other) = programs::asked(bug, o)? {
         return Ok(Some(other));
     }
-    if let Some((l, mut p)) = combined::asked(bug, o, &|| any_params(o))? {
+    if let Some((l, mut p)) = combined::asked(bug, o, &|| params(o))? {
         let size = p.len() as u32;
         p[..4].copy_from_slice(&size.to_ne_bytes());
         return Ok(Some((l, p)));
@@ -291,7 +292,7 @@ pub fn asked(bug: &str, o: &OpRequest<'_>) -> Result<Option<Asked>> {
                     _ => x.dtype,
                 };
             }
-            same_params(o)?
+            params(o)?
         }
         ("adam_eps_ignored", op::ADAMW) => with!(AdamwParams, p, p.eps = 0.0),
         ("bias_of_norm_ignored", op::LAYER_NORM_FWD) if l.len() > 5 => {
@@ -349,57 +350,6 @@ pub fn asked(bug: &str, o: &OpRequest<'_>) -> Result<Option<Asked>> {
     let size = p.len() as u32;
     p[..4].copy_from_slice(&size.to_ne_bytes());
     Ok(Some((l, p)))
-}
-
-/// The params of an op as they came, whichever struct they are.
-fn same_params(o: &OpRequest<'_>) -> Result<Vec<u8>> {
-    Ok(match o.id {
-        op::CAST | op::SELECT => o.params::<op::NoParams>()?.as_bytes().to_vec(),
-        op::REDUCE => o.params::<op::ReduceParams>()?.as_bytes().to_vec(),
-        op::SORT_PAIRS | op::ARG_REDUCE | op::TOPK => {
-            o.params::<op::DimParams>()?.as_bytes().to_vec()
-        }
-        _ => o.params::<op::KindParams>()?.as_bytes().to_vec(),
-    })
-}
-
-/// The same of every op.
-fn any_params(o: &OpRequest<'_>) -> Result<Vec<u8>> {
-    macro_rules! as_they_came {
-        ($t:ident) => {
-            o.params::<op::$t>()?.as_bytes().to_vec()
-        };
-    }
-    Ok(match o.id {
-        op::AXPBY => as_they_came!(AxpbyParams),
-        op::CLAMP => as_they_came!(ClampParams),
-        op::MATMUL => as_they_came!(MatmulParams),
-        op::GATHER_ROWS | op::SCATTER_ADD_ROWS | op::EMBEDDING_FWD | op::EMBEDDING_BWD => {
-            as_they_came!(IndexParams)
-        }
-        op::PHILOX => as_they_came!(PhiloxParams),
-        op::ELEMENTWISE_PROGRAM => as_they_came!(ProgramParams),
-        op::ADAMW => as_they_came!(AdamwParams),
-        op::LAYER_NORM_FWD | op::LAYER_NORM_BWD | op::RMS_NORM_FWD | op::RMS_NORM_BWD => {
-            as_they_came!(NormParams)
-        }
-        op::CROSS_ENTROPY_FWD | op::CROSS_ENTROPY_BWD => as_they_came!(XentParams),
-        op::ATTENTION_FWD
-        | op::ATTENTION_BWD
-        | op::ATTENTION_VARLEN_FWD
-        | op::ATTENTION_VARLEN_BWD => as_they_came!(AttentionParams),
-        op::ATTENTION_EXT_FWD | op::ATTENTION_EXT_BWD => as_they_came!(AttentionExtParams),
-        op::ROPE => as_they_came!(RopeParams),
-        op::DROPOUT => as_they_came!(DropoutParams),
-        op::REDUCE | op::CUMSUM | op::SORT_PAIRS | op::ARG_REDUCE | op::TOPK => match o.id {
-            op::CUMSUM => as_they_came!(DimParams),
-            _ => same_params(o)?,
-        },
-        op::UNARY | op::BINARY | op::COMPARE | op::ACTIVATION_FWD | op::ACTIVATION_BWD => {
-            as_they_came!(KindParams)
-        }
-        _ => as_they_came!(NoParams),
-    })
 }
 
 /// The launch struct the back end gets instead.

@@ -2,6 +2,8 @@
 //! `ignores_beyond:OP:OPERAND:DIM:L` takes what it reads there for zero. Dims count from the last, which is 1; smaller operands are left
 //! alone, as by a kernel whose tile is so large. With `_at_multiples` in place of `_beyond` the last index of a dim that is a multiple of
 //! L goes wrong, as in a kernel that is chosen for whole tiles; with `_beyond_both` and two dims, what lies beyond L in both.
+//! `last_of_residue:OP:OPERAND:DIM:W:R` is about the last index of a dim that is R beyond a multiple of W, as in a kernel whose
+//! tile of W ends wrongly there.
 
 use crate::ops::Host;
 use crossweave_abi::{Layout, op};
@@ -13,6 +15,8 @@ enum Which {
     Multiples,
     /// And beyond the same in this dim.
     Both(usize),
+    /// At the last index of a size that is so much beyond a multiple of this.
+    Residue(i64),
 }
 
 /// A dim of an operand of an op, and where it goes wrong.
@@ -44,9 +48,14 @@ impl Beyond {
             ("beyond", None) => Which::Beyond,
             ("at_multiples", None) => Which::Multiples,
             ("beyond_both", Some(d)) => Which::Both(d.parse().ok()?),
+            ("of_residue", Some(width)) => Which::Residue(width.parse().ok()?),
             _ => return None,
         };
         let (gives, cuts) = match what {
+            "last" => {
+                let of = op::by_name(name)?.operand(operand.parse().ok()?)?;
+                (of.is_written(), false)
+            }
             "wrong" => (true, false),
             "ignores" => (false, false),
             "cuts" => (false, true),
@@ -73,6 +82,7 @@ impl Beyond {
             Which::Beyond => size(self.dim) > self.from,
             Which::Multiples => size(self.dim) > 0 && size(self.dim) % self.from == 0,
             Which::Both(other) => size(self.dim) > self.from && size(other) > self.from,
+            Which::Residue(width) => size(self.dim) > 0 && size(self.dim) % width == self.from,
         }
     }
 
@@ -82,7 +92,7 @@ impl Beyond {
         let own = at[rank - self.dim];
         match self.which {
             Which::Beyond => own >= self.from,
-            Which::Multiples => own == l.shape[rank - self.dim] - 1,
+            Which::Multiples | Which::Residue(_) => own == l.shape[rank - self.dim] - 1,
             Which::Both(other) => own >= self.from && at[rank - other] >= self.from,
         }
     }

@@ -31,6 +31,8 @@ pub struct Member {
     aborted: AtomicBool,
     /// A stream beside that of the host.
     side: Option<Stream>,
+    /// It came of a split.
+    is_part: bool,
 }
 
 impl Member {
@@ -54,6 +56,7 @@ impl Member {
             ahead: Arc::default(),
             lingers: b.is("destroy_after_abort_waits").then_some(WHILE),
             aborted: AtomicBool::new(false),
+            is_part: false,
             side: match b.is("collectives_jump_the_queue") {
                 true => Some(b.inner().stream(d, 0)?),
                 false => None,
@@ -115,13 +118,20 @@ impl Collectives<Seeded> for SeededColl {
             }
             false => color,
         };
+        let color = match b.is("splits_of_splits_have_one_colour") && c.is_part {
+            true => color.map(|_| 7),
+            false => color,
+        };
         b.leak("leak_in_split");
         let place = (cfg.rank, cfg.nranks);
         let child = CpuCollectives::split(b.inner(), &c.comm, color, key, cfg)?;
         let d = b.inner().open(0)?;
-        child
-            .map(|comm| Member::new(b, &d, comm, place))
-            .transpose()
+        let member = |comm| {
+            let mut member = Member::new(b, &d, comm, place)?;
+            member.is_part = true;
+            Ok(member)
+        };
+        child.map(member).transpose()
     }
 
     fn supports(b: &Seeded, c: &Member, shape: &CollShape) -> Result<Support> {
@@ -249,6 +259,15 @@ impl Collectives<Seeded> for SeededColl {
         {
             CpuCollectives::launch(b.inner(), &c.comm, s, &wrong[..at])?;
             return unsupported("a kind");
+        }
+        if let (true, [first, rest @ ..]) = (b.is("groups_have_one_root"), &mut wrong[..]) {
+            rest.iter_mut().for_each(|x| x.root = first.root);
+        }
+        if let (true, [first, rest @ ..]) = (b.is("groups_have_one_reduction"), &mut wrong[..]) {
+            let reduced = rest
+                .iter_mut()
+                .filter(|x| x.reduce != 0 && first.reduce != 0);
+            reduced.for_each(|x| x.reduce = first.reduce);
         }
         if b.is("barrier_holds_nobody") {
             wrong.retain(|x| x.kind != abi::COLL_BARRIER);

@@ -5,8 +5,10 @@ mod asked;
 mod beyond;
 mod coll;
 mod combined;
+mod crowd;
 mod graph;
 mod kept;
+mod mutant;
 mod ops;
 mod programs;
 mod results;
@@ -38,6 +40,11 @@ pub struct Seeded {
     ahead_of_host: Arc<AtomicU64>,
     /// Ops that were asked for, by a key that is too short.
     cache: Mutex<HashMap<Vec<i64>, ops::Asked>>,
+    crowd: crowd::Crowd,
+    /// The defect has changed what an op was asked or given.
+    changed: AtomicBool,
+    /// Structs of earlier calls.
+    earlier: mutant::Earlier,
     /// What operands must begin at multiples of.
     align: u64,
     /// Whether the device says that it takes subnormal numbers for 0.
@@ -160,6 +167,9 @@ impl Backend for Seeded {
             says_that_it_flushes: host.config("seeded.flush").is_some(),
             align,
             cache: Mutex::default(),
+            crowd: crowd::Crowd::default(),
+            changed: AtomicBool::new(false),
+            earlier: mutant::Earlier::default(),
             ahead_of_host: Arc::default(),
             inner: Arc::new(CpuBackend::init(host)?),
             host,
@@ -213,7 +223,12 @@ impl Backend for Seeded {
         if let Some(bug) = key.strip_prefix("seeded.bug=") {
             let mut now = self.bug.write().unwrap_or_else(PoisonError::into_inner);
             *now = String::from(bug).leak();
+            self.earlier.forget();
+            self.changed.store(false, Ordering::Relaxed);
             return Ok(bug.as_bytes().to_vec());
+        }
+        if key == "seeded.changed" {
+            return Ok(vec![u8::from(self.changed.load(Ordering::Relaxed))]);
         }
         if key == "flush_subnormals" && self.says_that_it_flushes {
             return Ok(b"1".to_vec());

@@ -210,6 +210,41 @@ pub fn fix(bug: &str, id: u32) -> Option<Fix> {
                 }
             }
         }),
+        // 0 times what is not a number.
+        ("hidden_values_spread", op::ATTENTION_FWD) => after(|x, _| spread(x, 4)),
+        ("hidden_keys_spread", op::ATTENTION_BWD) => after(|x, _| spread(x, 6)),
+        ("rows_not_added_spread", op::EMBEDDING_BWD) => after(|x, _| spread(x, 2)),
+        ("rows_not_scattered_spread", op::SCATTER_ADD_ROWS) => after(|x, _| spread(x, 1)),
+        ("sums_beyond_f16_are_its_largest", op::REDUCE) => after(|x, g| {
+            let finite = |i| x[1].get::<u16>(i) & 0x7C00 != 0x7C00;
+            let sum = g.kind == reduce::SUM && x[0].is(DType::F16) && x[1].is(DType::F16);
+            if sum && (0..x[1].n()).all(finite) {
+                for i in (0..x[0].n()).filter(|i| x[0].get::<u16>(*i) & 0x7FFF == 0x7C00) {
+                    x[0].set(i, x[0].get::<u16>(i) - 1);
+                }
+            }
+        }),
+        ("a_tile_of_minus_infinity_is_nan", op::SOFTMAX_FWD) => after(|x, _| {
+            if x[0].is(DType::F32)
+                && x[1].is(DType::F32)
+                && x[1].layout.rank == 2
+                && x[1].dim(1) > 64
+            {
+                for at in (0..x[1].n()).step_by(x[1].dim(1)) {
+                    if (at..at + 64).all(|i| x[1].get::<f32>(i) == f32::NEG_INFINITY) {
+                        x[0].set(at, f32::NAN);
+                    }
+                }
+            }
+        }),
         _ => None,
+    }
+}
+
+/// A NaN of an operand reaches what is given first.
+fn spread(x: &[Host], operand: usize) {
+    let nan = |i: &usize| x[operand].get::<f32>(*i).is_nan();
+    if x[0].is(DType::F32) && x[operand].is(DType::F32) && (0..x[operand].n()).any(|i| nan(&i)) {
+        x[0].set(0, f32::NAN);
     }
 }

@@ -83,6 +83,12 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
         let areas = Areas::of(ds.add(BK * BQ + 2 * BQ));
         load_rows(s, &s.k, p[6], it.b, base, keys, it.g, padded, k);
         load_rows(s, &s.v, p[7], it.b, base, keys, it.g, padded, v);
+        // What no query sees may be no number, and 0 times it is none either.
+        let (lo, hi) = s.keys(0, s.tq);
+        for j in (0..keys).filter(|j| !(lo..hi).contains(&(base + j))) {
+            k.add(j * s.dp).write_bytes(0, s.dp);
+            v.add(j * s.dp).write_bytes(0, s.dp);
+        }
         if it.dkv {
             dk.write_bytes(0, 2 * padded * s.dp);
         }
@@ -101,6 +107,15 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
                 load_rows(s, &s.q, p[5], it.b, i0, nq, h, w, q);
                 load_rows(s, &t.dout, p[3], it.b, i0, nq, h, w, dout);
                 load_rows(s, &s.o, p[4], it.b, i0, nq, h, nq, o);
+                // Nor is a query that sees nothing a number for that of others.
+                let blind = |i: &usize| {
+                    let (lo, hi) = s.keys(i0 + i, 1);
+                    lo >= hi
+                };
+                for i in (0..nq).filter(blind) {
+                    q.add(i * s.dp).write_bytes(0, s.dp);
+                    dout.add(i * s.dp).write_bytes(0, s.dp);
+                }
                 for x in std::slice::from_raw_parts_mut(q, nq * s.dp) {
                     *x *= s.scale;
                 }
