@@ -82,12 +82,12 @@ pub fn dry_run_with(
     let ids = run
         .empty([batch, seq], DType::I32)
         .map_err(|e| fail("set-up", e))?;
+    let place = units.first().map(|u| &u.place);
     let mut data = Batch {
         tokens: Some(ids.clone()),
         targets: Some(ids),
-        cut_over: units
-            .first()
-            .map_or(AxisSet::NONE, |u| Batch::cut_at(&u.place)),
+        cut_over: place.map_or(AxisSet::NONE, Batch::cut_at),
+        hidden_over: crate::upload::hidden_over(units),
         ..Batch::default()
     };
     with_images(&run, units, &mut data).map_err(|e| fail("set-up", e))?;
@@ -250,18 +250,30 @@ fn logits(
 
 /// The parameters of a unit, its own and then those it borrows, with the axes over which the plan sums their gradients.
 fn typed_params(units: &[UnitDecl], u: usize) -> Vec<TypedParam> {
-    let lent = |(u, p): &(usize, usize)| &units[*u].params[*p];
-    let all = units[u]
-        .params
-        .iter()
-        .chain(units[u].borrowed.iter().map(lent));
-    let sums = |owners: AxisSet| {
+    let own = units[u].params.iter().map(|p| (&units[u], p));
+    let lent = |(u, p): &(usize, usize)| (&units[*u], &units[*u].params[*p]);
+    let all = own.chain(units[u].borrowed.iter().map(lent));
+    let owners = |owners: AxisSet| {
         units[u]
             .place
             .among(owners)
             .map_or(AxisSet::NONE, |g| g.axes)
     };
-    all.map(|p| p.typed(sums(p.held.owners))).collect()
+    let sums = |of: &UnitDecl, p: &ParamDecl| owners(p.held.owners).union(of.summed_over(p));
+    all.map(|(of, p)| p.typed(sums(of, p))).collect()
+}
+
+/// The sums over ranks that have other tokens of the same rows, within the reduction of a unit's gradient.
+fn sums_of_summands(unit: &UnitDecl) -> Vec<Said> {
+    let summed = unit.params.iter().map(|p| (unit.summed_over(p), p));
+    let summed: Vec<_> = summed.filter(|(axes, _)| !axes.is_empty()).collect();
+    let elements: u64 = summed.iter().map(|(_, p)| p.held.part.numel()).sum();
+    let said = summed.first().map(|(axes, _)| Said {
+        axes: *axes,
+        what: format!("sum of the gradients of {elements} elements"),
+        moves: None,
+    });
+    said.into_iter().collect()
 }
 
 /// The same with who shares the unit.
@@ -269,6 +281,8 @@ fn shared(unit: &UnitDecl, talk: UnitTalk) -> UnitTalk {
     UnitTalk {
         owners: owners(unit),
         parts: unit.params.iter().any(|p| !p.held.part.is_whole()),
+        reduction: sums_of_summands(unit),
+        each_reduction: unit.has_uneven_parts(),
         ..talk
     }
 }

@@ -30,12 +30,17 @@ pub(crate) fn images(units: &[UnitDecl]) -> Option<Images> {
     units.iter().find_map(|u| u.images)
 }
 
-/// All micro-batches, whose rows are cut over these axes, in one pinned buffer, one copy each for tokens and targets and, where documents share rows, for where they end, and where
+/// The axes over whose ranks the tokens of hidden states between the units are cut in a step.
+pub(crate) fn hidden_over(units: &[UnitDecl]) -> AxisSet {
+    units.first().map_or(AxisSet::NONE, |u| u.hidden_over)
+}
+
+/// All micro-batches, whose rows and whose hidden states are cut over these axes, in one pinned buffer, one copy each for tokens and targets and, where documents share rows, for where they end, and where
 /// there are images, for these and for where they stand.
 pub(crate) fn upload(
     in_flight: &mut InFlight,
     stream: &Stream,
-    (rows, cut_over): (&Rows, AxisSet),
+    (rows, [cut_over, hidden_over]): (&Rows, [AxisSet; 2]),
     images: Option<Images>,
     batches: &[MicroBatch<'_>],
 ) -> Tensors<Vec<Batch>> {
@@ -69,7 +74,8 @@ pub(crate) fn upload(
         |staging: &mut HostBuffer| upload_through(stream, staging, batches, [b, t], beside);
     let mut out = in_flight.staging(staged)?;
     for batch in &mut out {
-        (batch.ignores, batch.cut_over) = (rows.labelled, cut_over);
+        batch.ignores = rows.labelled;
+        (batch.cut_over, batch.hidden_over) = (cut_over, hidden_over);
     }
     Ok(out)
 }
@@ -148,6 +154,7 @@ fn upload_through(
             images: images.map(seen).transpose()?,
             places: images.map(|_| copied(4, &[b, t])).transpose()?,
             cut_over: AxisSet::NONE,
+            hidden_over: AxisSet::NONE,
         });
     }
     Ok(out)

@@ -5,7 +5,7 @@ use crate::common::world;
 use crossweave_engine::{dry_run, dry_run_with};
 use crossweave_hal::{DType, Device};
 use crossweave_mesh::{Axis, AxisSet, Place};
-use crossweave_nn::split::check;
+use crossweave_nn::split::{check, sequence};
 use crossweave_nn::{Lora, ModelSpec, Targets};
 use crossweave_tensor::{Altered, Check, UnitDecl, place_on};
 use serde_json::Value;
@@ -32,8 +32,8 @@ fn models() -> BTreeMap<String, ModelSpec> {
     found.collect()
 }
 
-/// The units of rank 0 of two, whole and beside adapters of every linear layer.
-fn both(spec: &ModelSpec) -> [Vec<UnitDecl>; 2] {
+/// The units of rank 0 of two, whole and beside adapters of every linear layer, with hidden states whole or cut by tokens.
+fn both(spec: &ModelSpec, hidden_over: AxisSet) -> [Vec<UnitDecl>; 2] {
     let place = Place::on(&[(Axis::Tp, 2)], 0).unwrap();
     let lora = Lora {
         r: 2,
@@ -44,8 +44,10 @@ fn both(spec: &ModelSpec) -> [Vec<UnitDecl>; 2] {
     };
     let whole = crossweave_nn::units_over(spec.model(), &place);
     let mut all = [whole, lora.units(spec, &place).unwrap()];
-    all.iter_mut()
-        .for_each(|units| place_on(units, &place).unwrap());
+    for units in &mut all {
+        units.iter_mut().for_each(|u| u.hidden_over = hidden_over);
+        place_on(units, &place).unwrap();
+    }
     all
 }
 
@@ -84,17 +86,18 @@ fn altered(
     Some((how.met.get()?, found.map(|_| ()).map_err(|e| e.to_string())))
 }
 
-/// Enters, reductions, sums of scales, of the vocabulary's lookup and loss, in layers, adapters, heads and decoders: each is needed once.
-#[test]
-fn any_sum_that_is_missing_or_made_twice_is_named() {
+/// How often each op was taken away or doubled, in the models that are cut.
+type Met = BTreeMap<&'static str, usize>;
+
+/// Takes each sum of each block away, and makes each twice; `hidden_over`: the axes over which hidden states are cut.
+fn each_sum_is_named(models: &BTreeMap<String, ModelSpec>, hidden_over: AxisSet) -> Met {
     let w = world();
     let null = w.null.open(0).unwrap();
-    let (mut met, mut families) = (BTreeMap::<_, usize>::new(), BTreeSet::new());
-    for (name, spec) in models() {
-        families.insert(spec.family().name);
-        for (k, units) in both(&spec).iter().enumerate() {
+    let mut met = Met::new();
+    for (name, spec) in models {
+        for (k, units) in both(spec, hidden_over).iter().enumerate() {
             let what = format!("{name}{}", ["", " with adapters"][k]);
-            let model = (&units[..], tokens(&spec));
+            let model = (&units[..], tokens(spec).next_multiple_of(2));
             if let Err(e) = dry_run(&null, units, DType::F32, 2, model.1) {
                 panic!("{what}: {e}");
             }
@@ -126,6 +129,14 @@ fn any_sum_that_is_missing_or_made_twice_is_named() {
             }
         }
     }
+    met
+}
+
+/// Enters, reductions, sums of scales, of the vocabulary's lookup and loss, in layers, adapters, heads and decoders: each is needed once.
+#[test]
+fn any_sum_that_is_missing_or_made_twice_is_named() {
+    let models = models();
+    let met = each_sum_is_named(&models, AxisSet::NONE);
     let ops = [
         "cross_entropy",
         "enter",
@@ -134,6 +145,7 @@ fn any_sum_that_is_missing_or_made_twice_is_named() {
         "sum of a scale's gradient",
     ];
     assert_eq!(met.keys().copied().collect::<Vec<_>>(), ops, "{met:?}");
+    let families: BTreeSet<&str> = models.values().map(|s| s.family().name).collect();
     for family in [
         "bert",
         "falcon",
@@ -148,6 +160,22 @@ fn any_sum_that_is_missing_or_made_twice_is_named() {
     }
 }
 
+/// Gathers and scatters of hidden states that are cut by tokens, with what of the sums is left.
+#[test]
+fn any_gather_that_is_missing_or_made_twice_is_named() {
+    let mut models = models();
+    models.retain(|_, spec| sequence(spec.model(), 2, 0).is_ok());
+    let met = each_sum_is_named(&models, Axis::Tp.into());
+    let ops = [
+        "cross_entropy",
+        "gather",
+        "logits",
+        "scatter",
+        "sum of a scale's gradient",
+    ];
+    assert_eq!(met.keys().copied().collect::<Vec<_>>(), ops, "{met:?}");
+}
+
 /// A gradient that is whole on each rank and summed by the plan over them would be twice as large; one of cut parameters would be that of
 /// nothing.
 #[test]
@@ -156,7 +184,7 @@ fn a_sum_of_the_plan_that_is_not_needed_is_named() {
     let null = w.null.open(0).unwrap();
     for name in ["gpt2-tied", "qwen3-v4", "mt5-v4"] {
         let spec = &models()[name];
-        let [units, _] = both(spec);
+        let [units, _] = both(spec, AxisSet::NONE);
         for (u, unit) in units.iter().enumerate() {
             let trained = unit.params.iter().enumerate();
             for (i, p) in trained.filter(|(_, p)| p.group.trains()) {

@@ -26,6 +26,7 @@ mod pipeline;
 mod precision;
 mod random;
 mod same_calls;
+mod sequence;
 mod side_programs;
 mod slices;
 mod split;

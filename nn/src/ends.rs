@@ -5,7 +5,7 @@ use crate::distill::Distill;
 use crate::lora::{Adapter, Adapters};
 use crate::pair::Answer;
 use crate::parts::{Curve, Declare, Lin, Normed};
-use crate::split::Cut;
+use crate::split::{self, Cut};
 use crossweave_tensor::ops::{images, pair};
 use crossweave_tensor::{
     Block, Builder, Cx, Flow, Init, Lookup, Param, Pointwise, Result, Unit, Var, Vocabulary,
@@ -22,7 +22,10 @@ impl Table {
     fn look_up(&self, cx: &mut Cx<'_>, pos: Option<Param>, form: Lookup) -> Result<Var> {
         match &self.over {
             Some(v) => v.embedding(cx, self.rows, pos, form),
-            None => cx.embedding_as(self.rows, pos, form),
+            None => {
+                let x = cx.embedding_as(self.rows, pos, form)?;
+                split::to_hidden(cx, x)
+            }
         }
     }
 }
@@ -58,17 +61,24 @@ pub fn embed(b: &mut Builder, m: &Model, over: Option<&Vocabulary>) {
             rows: split(u, rows, over),
             over: over.cloned(),
         };
-        let project = e
-            .project
-            .map(|(width, name)| u.param(&format!("{name}.weight"), &[m.width, width], std));
-        let positions = e
-            .positions
-            .map(|p| u.param(p.table, &[p.rows, m.width], std));
-        let kinds = e
-            .kinds
-            .map(|k| (u.param(k.table, &[k.rows, m.width], std), k.read));
+        let project = e.project.map(|(width, name)| {
+            let w = u.param(&format!("{name}.weight"), &[m.width, width], std);
+            u.along_tokens(w)
+        });
+        let positions = e.positions.map(|p| {
+            let table = u.param(p.table, &[p.rows, m.width], std);
+            // Without a projection they are looked up beside the rows, of all tokens.
+            match project {
+                Some(_) => u.along_tokens(table),
+                None => table,
+            }
+        });
+        let kinds = e.kinds.map(|k| {
+            let table = u.param(k.table, &[k.rows, m.width], std);
+            (u.along_tokens(table), k.read)
+        });
         let mut d = Declare::new(u, m.init.std, false);
-        let norm = e.norm.map(|n| d.norm(&n, m.width, 1));
+        let norm = e.norm.map(|n| d.hidden_norm(&n, m.width));
         let columns = match e.kinds.map_or(0, |k| k.read) {
             0 => [0, m.decoder.as_ref().map_or(0, |d| d.read)],
             read => pair::tokens(read),
@@ -205,16 +215,17 @@ pub fn head(
     b.unit_named("head", "", |u| {
         let std = Init::Normal(m.init.std as f32);
         let mut d = Declare::new(u, m.init.std, false);
-        let norm = h.norm.map(|n| d.norm(&n, m.width, 1));
+        let norm = h.norm.map(|n| d.hidden_norm(&n, m.width));
         let before = h.before.map(|b| {
-            let lin = d.linear(b.linear, [m.width; 2], m.init.std as f32);
-            (lin, Curve::of(b.act), d.norm(&b.norm, m.width, 1))
+            let lin = d.hidden_linear(b.linear, [m.width; 2], m.init.std as f32);
+            (lin, Curve::of(b.act), d.hidden_norm(&b.norm, m.width))
         });
         let answer = h.pair.and_then(|p| Answer::declare(d.u, &p, m.width, std));
         let width = m.table_width();
         let project = (width != m.width).then(|| {
             let name = format!("{}.weight", h.project);
-            d.u.param(&name, &[width, m.width], std)
+            let w = d.u.param(&name, &[width, m.width], std);
+            d.u.along_tokens(w)
         });
         let bias = h.bias.map(|name| {
             let b = d.u.param(name, &[m.vocab], Init::Zeros);
@@ -262,8 +273,13 @@ impl Block for Head {
             Some(w) => cx.linear(n, w, None)?,
             None => n,
         };
-        let cut = self.over.as_ref().map_or(Cut::Not, |_| Cut::Columns);
-        let entered = cut.enter(cx, n)?;
+        let (n, entered) = match &self.over {
+            Some(_) => (n, Cut::Columns.enter(cx, n)?),
+            None => {
+                let n = split::to_whole(cx, n)?;
+                (n, n)
+            }
+        };
         let logits = cx.linear(entered, self.lm, self.bias)?;
         let mut logits = Adapter::add_some(self.adapter, cx, n, logits)?;
         for f in [&self.scale, &self.cap].into_iter().flatten() {

@@ -2,8 +2,8 @@
 
 use crate::desc::{self, Act, Around, Model, Order, Positions, Qkv, Up};
 use crate::lora::{Adapter, Adapters};
-use crate::parts::{Curve, Declare, HeadNormed, Lin, Normed, Several, activation};
-use crate::split;
+use crate::parts::{Curve, Declare, HeadNormed, Input, Lin, Normed, Several, activation};
+use crate::split::{self, Cut};
 use crossweave_family::rope::{Rotary, Tables};
 use crossweave_tensor::{
     AttentionExtras, AttentionSpec, Axis, Block, Builder, Cx, Flow, Init, Param, Place, Pointwise,
@@ -144,7 +144,7 @@ fn normed<'a, 'u, T>(
     around: &Around,
     make: impl FnOnce(&mut Declare<'a, 'u>) -> T,
 ) -> (Norms, T) {
-    let norm = |d: &mut Declare<'a, 'u>, n: Option<desc::Norm>| n.map(|n| d.norm(&n, width, 1));
+    let norm = |d: &mut Declare<'a, 'u>, n: Option<desc::Norm>| n.map(|n| d.hidden_norm(&n, width));
     let before = norm(d, around.before);
     let made = make(d);
     let [after, sum] = [around.after, around.sum].map(|n| norm(d, n));
@@ -187,8 +187,8 @@ fn attention(
             let q = d.columns(q, sizes[0], std, &[]);
             Several::Apart(vec![
                 q,
-                d.linear(k, sizes[1], std),
-                d.linear(v, sizes[2], std),
+                d.hidden_linear(k, sizes[1], std),
+                d.hidden_linear(v, sizes[2], std),
             ])
         }
         // Heads that are normed lie by themselves.
@@ -365,9 +365,13 @@ impl Attention {
     }
 
     /// Queries, keys and values, normed and rotated.
-    fn inputs(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], n: Var) -> Result<[Var; 3]> {
-        let p = self.qkv.run(cx, adapters, n)?;
-        let (mut q, mut k) = (p[0], p[1]);
+    fn inputs(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], of: Input) -> Result<[Var; 3]> {
+        let p = self.qkv.run(cx, adapters, of)?;
+        let (mut q, mut k, mut v) = (p[0], p[1], p[2]);
+        if self.shared_heads.is_some() && split::cuts_tokens(cx) {
+            k = split::of_all_tokens(cx, k)?;
+            v = split::of_all_tokens(cx, v)?;
+        }
         [q, k] = self.normed(cx, [q, k], !self.rotates_first)?;
         if let Some(turn) = self.turn {
             let t = cx.val(q)?.shape().dims()[1];
@@ -382,22 +386,22 @@ impl Attention {
         }
         [q, k] = self.normed(cx, [q, k], self.rotates_first)?;
         match self.shared_heads {
-            Some(n) => Ok([q, own_head(cx, k, n)?, own_head(cx, p[2], n)?]),
-            None => Ok([q, k, p[2]]),
+            Some(n) => Ok([q, own_head(cx, k, n)?, own_head(cx, v, n)?]),
+            None => Ok([q, k, v]),
         }
     }
 
-    /// `bias`: what buckets of distances give.
-    fn run(
+    /// Returns the input of the last product. `bias`: what buckets of distances give.
+    fn attended(
         &self,
         cx: &mut Cx<'_>,
         adapters: &[Option<Adapter>],
-        n: Var,
+        of: Input,
         bias: Option<Var>,
     ) -> Result<Var> {
-        let [q, k, v] = self.inputs(cx, adapters, n)?;
-        let a = match (self.alibi, bias) {
-            (None, None) => cx.attention(q, k, v, self.spec)?,
+        let [q, k, v] = self.inputs(cx, adapters, of)?;
+        match (self.alibi, bias) {
+            (None, None) => cx.attention(q, k, v, self.spec),
             (line, bias) => {
                 let t = cx.val(q)?.shape().dims()[1];
                 // Of all heads of the layer those that are here.
@@ -411,10 +415,9 @@ impl Attention {
                     fixed_bias: line.map(|i| middle(&own(&cx.env.consts[i]), t)),
                     ..Default::default()
                 };
-                cx.attention_with(q, k, v, self.spec, extras)?
+                cx.attention_with(q, k, v, self.spec, extras)
             }
-        };
-        self.out.run(cx, adapters, a)
+        }
     }
 
     /// Learned biases by distance, which travel behind the residual stream from the layer that makes them.
@@ -440,15 +443,21 @@ impl Cross {
         [n, memory]: [Var; 2],
     ) -> Result<Var> {
         let q = self.q.run(cx, adapters, n)?;
+        let memory = self.kv.enter(cx, memory)?;
         let kv = self.kv.run(cx, adapters, memory)?;
         let a = cx.attention(q, kv[0], kv[1], self.spec)?;
         self.out.run(cx, adapters, a)
     }
 }
 
-/// The head of this rank's queries, among `n` that all ranks have; its gradient is the sum of what ranks make of it.
+/// The head of this rank's queries, among `n` that all ranks have; its gradient is the sum of what ranks make of it, where they are gathered
+/// that of the gather.
 fn own_head(cx: &mut Cx<'_>, x: Var, n: u64) -> Result<Var> {
-    let x = cx.enter(x, Axis::Tp)?;
+    let x = match split::cuts_tokens(cx) {
+        true => x,
+        false => cx.enter(x, Axis::Tp)?,
+    };
+    cx.hold_whole(x, Axis::Tp);
     let width = cx.val(x)?.shape().last() / n;
     let [at, ranks] = [cx.env.groups.at(Axis::Tp), cx.env.groups.size(Axis::Tp)].map(u64::from);
     match n {
@@ -466,35 +475,89 @@ fn middle(line: &Tensor, t: u64) -> Tensor {
 }
 
 impl Mlp {
-    fn run(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], n: Var) -> Result<Var> {
-        let p = self.up.run(cx, adapters, n)?;
+    /// Returns the input of the last product.
+    fn inner(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], of: Input) -> Result<Var> {
+        let p = self.up.run(cx, adapters, of)?;
         let h = match &self.between {
             Between::Curve(act) => act.run(cx, p[0])?,
             Between::Swiglu => cx.swiglu(p[0], p[1])?,
             Between::Glu(f) => cx.pointwise(f, &p)?,
         };
-        let h = cx.dropout(h, self.dropout)?;
-        self.down.run(cx, adapters, h)
+        cx.dropout(h, self.dropout)
     }
 }
 
 impl Layer {
-    /// Returns the result of attention, the stream that it is added to, and what attention has
-    /// seen.
-    fn attend(&self, cx: &mut Cx<'_>, x: Var, bias: Option<Var>) -> Result<[Var; 3]> {
+    /// Returns the result of attention, and the stream that it is added to.
+    fn attend(&self, cx: &mut Cx<'_>, x: Var, bias: Option<Var>) -> Result<[Var; 2]> {
         let (norms, a) = &self.attention;
         let n = Normed::maybe(norms.before, cx, x)?;
-        let y = a.run(cx, &self.adapters, n, bias)?;
-        let [y, to] = self.added(cx, norms, [y, n, x])?;
-        Ok([y, to, n])
+        let of = a.qkv.enter(cx, n)?;
+        let y = a.attended(cx, &self.adapters, of, bias)?;
+        let y = a.out.run(cx, &self.adapters, y)?;
+        self.added(cx, norms, [y, n, x])
     }
 
     /// The same of the MLP.
     fn think(&self, cx: &mut Cx<'_>, x: Var) -> Result<[Var; 2]> {
         let (norms, mlp) = &self.mlp;
         let n = Normed::maybe(norms.before, cx, x)?;
-        let y = mlp.run(cx, &self.adapters, n)?;
+        let of = mlp.up.enter(cx, n)?;
+        let h = mlp.inner(cx, &self.adapters, of)?;
+        let y = mlp.down.run(cx, &self.adapters, h)?;
         self.added(cx, norms, [y, n, x])
+    }
+
+    /// Attention and MLP beside each other, of one normed input or of two, and what both add to the stream. Where ranks make summands of
+    /// their results, and nothing is done to these one by one, they are one sum over the ranks.
+    fn beside(&self, cx: &mut Cx<'_>, x: Var, bias: Option<Var>) -> Result<Var> {
+        let ((norms, a), (of_mlp, mlp)) = (&self.attention, &self.mlp);
+        let n = Normed::maybe(norms.before, cx, x)?;
+        let of = a.qkv.enter(cx, n)?;
+        let y = a.attended(cx, &self.adapters, of, bias)?;
+        let one_sum = self.has_one_sum();
+        let (y, to) = match one_sum {
+            true => (a.out.summand(cx, y)?, x),
+            false => {
+                let y = a.out.run(cx, &self.adapters, y)?;
+                let [y, to] = self.added(cx, norms, [y, n, x])?;
+                (y, to)
+            }
+        };
+        let of = match self.order {
+            Order::Shared if of_mlp.before.is_none() => of,
+            Order::Shared => self.mlp_input(cx, n)?,
+            _ => self.mlp_input(cx, x)?,
+        };
+        let h = mlp.inner(cx, &self.adapters, of)?;
+        let both = match one_sum {
+            true => {
+                let m = mlp.down.summand(cx, h)?;
+                let both = cx.add_into(y, m)?;
+                Cut::Rows.reduce(cx, both)?
+            }
+            false => {
+                let m = mlp.down.run(cx, &self.adapters, h)?;
+                let [m, _] = self.added(cx, of_mlp, [m, x, x])?;
+                cx.add_into(y, m)?
+            }
+        };
+        cx.add_into(to, both)
+    }
+
+    fn mlp_input(&self, cx: &mut Cx<'_>, x: Var) -> Result<Input> {
+        let (norms, mlp) = &self.mlp;
+        let n = Normed::maybe(norms.before, cx, x)?;
+        mlp.up.enter(cx, n)
+    }
+
+    /// Are the results of attention and MLP summands of ranks that can be added before their sum? Not where a norm, a mask or a factor
+    /// stands between.
+    fn has_one_sum(&self) -> bool {
+        let ((norms, a), (of_mlp, mlp)) = (&self.attention, &self.mlp);
+        let plain = norms.after.is_none() && of_mlp.after.is_none() && self.factor.is_none();
+        let summed = [&a.out, &mlp.down].map(|l| l.is_summed(&self.adapters));
+        plain && self.dropout == 0.0 && !self.residual_of_norm && summed == [true; 2]
     }
 
     fn added(&self, cx: &mut Cx<'_>, norms: &Norms, [y, n, x]: [Var; 3]) -> Result<[Var; 2]> {
@@ -512,9 +575,9 @@ impl Block for Layer {
         let mut flow = flow.0;
         let x = flow[0];
         let bias = self.attention.1.bias(cx, x, &mut flow)?;
-        let [a, to, n] = self.attend(cx, x, bias)?;
         let y = match self.order {
             Order::Sequential => {
+                let [a, to] = self.attend(cx, x, bias)?;
                 let x = cx.add_into(to, a)?;
                 let mut x = Normed::maybe(self.attention.0.sum, cx, x)?;
                 if let Some((norms, cross)) = &self.cross {
@@ -528,12 +591,7 @@ impl Block for Layer {
                 let y = cx.add_into(to, m)?;
                 Normed::maybe(self.mlp.0.sum, cx, y)?
             }
-            Order::Parallel | Order::Shared => {
-                let seen = if self.order == Order::Shared { n } else { x };
-                let [m, _] = self.think(cx, seen)?;
-                let both = cx.add_into(a, m)?;
-                cx.add_into(to, both)?
-            }
+            Order::Parallel | Order::Shared => self.beside(cx, x, bias)?,
         };
         flow[0] = y;
         Ok(Flow(flow))

@@ -160,10 +160,12 @@ impl Adapters {
         let matrix = |part: &str| format!("{local}.{part}.weight");
         let a = u.param(&matrix("lora_A"), &[r, input], Init::Uniform(bound));
         let b = u.param(&matrix("lora_B"), &[output, r], Init::Zeros);
+        // The half that is whole meets the tokens of the hidden state; a head that is whole is given all of them.
         match how.cut {
-            Cut::Not => {}
-            Cut::Columns => _ = how.split(u, b, [1, 0]),
-            Cut::Rows => _ = how.split(u, a, [1, 0]),
+            Cut::Not if head => {}
+            Cut::Not => [a, b].into_iter().for_each(|p| _ = u.along_tokens(p)),
+            Cut::Columns => _ = (how.split(u, b, [1, 0]), u.along_tokens(a)),
+            Cut::Rows => _ = (how.split(u, a, [1, 0]), u.along_tokens(b)),
         }
         Some(Adapter {
             a,

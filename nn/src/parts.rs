@@ -19,30 +19,45 @@ pub struct Lin {
     cut: Cut,
 }
 
+/// The input of linear layers: as those that are cut by outputs take it, and as it is.
+#[derive(Clone, Copy)]
+pub struct Input {
+    entered: Var,
+    x: Var,
+}
+
 impl Lin {
     /// `W x + b`, with what its adapter adds.
     pub fn run(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], x: Var) -> Result<Var> {
         let entered = self.cut.enter(cx, x)?;
-        self.over(cx, adapters, [entered, x])
+        self.over(cx, adapters, Input { entered, x })
     }
 
-    /// The same of an input beside one that was made ready for layers that are cut, for several layers over one.
-    fn over(
-        &self,
-        cx: &mut Cx<'_>,
-        adapters: &[Option<Adapter>],
-        [entered, x]: [Var; 2],
-    ) -> Result<Var> {
-        let entered = if self.cut == Cut::Columns { entered } else { x };
-        let y = match (self.cut, self.conv1d) {
-            (Cut::Rows, conv1d) => {
-                let y = linear_summand(cx, entered, (self.w, self.b), conv1d, Axis::Tp)?;
-                cx.reduce(y, Axis::Tp)?
-            }
-            (_, true) => cx.conv1d(entered, self.w, self.b)?,
-            (_, false) => cx.linear(entered, self.w, self.b)?,
+    /// The same of an input that was made ready, for several layers over one.
+    fn over(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], of: Input) -> Result<Var> {
+        let x = match self.cut {
+            Cut::Columns => of.entered,
+            Cut::Not | Cut::Rows => of.x,
         };
-        Adapter::add_some(adapters[self.adapter], cx, x, y)
+        let y = match (self.cut, self.conv1d) {
+            (Cut::Rows, _) => {
+                let y = self.summand(cx, x)?;
+                self.cut.reduce(cx, y)?
+            }
+            (_, true) => cx.conv1d(x, self.w, self.b)?,
+            (_, false) => cx.linear(x, self.w, self.b)?,
+        };
+        Adapter::add_some(adapters[self.adapter], cx, of.x, y)
+    }
+
+    /// Does each rank make a summand of the result, to which nothing is added before the sum?
+    pub fn is_summed(&self, adapters: &[Option<Adapter>]) -> bool {
+        self.cut == Cut::Rows && adapters[self.adapter].is_none()
+    }
+
+    /// This rank's summand of a layer that is cut by inputs.
+    pub fn summand(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+        linear_summand(cx, x, (self.w, self.b), self.conv1d, Axis::Tp)
     }
 }
 
@@ -64,8 +79,23 @@ pub enum Several {
 }
 
 impl Several {
+    /// Makes their input ready.
+    pub fn enter(&self, cx: &mut Cx<'_>, x: Var) -> Result<Input> {
+        let first = match self {
+            Several::Together { parts, .. } | Several::Apart(parts) => &parts[0],
+            Several::Cut(lin, _) | Several::CutHeads(lin, ..) => lin,
+        };
+        let entered = first.cut.enter(cx, x)?;
+        Ok(Input { entered, x })
+    }
+
     /// The outputs.
-    pub fn run(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], x: Var) -> Result<Vec<Var>> {
+    pub fn run(
+        &self,
+        cx: &mut Cx<'_>,
+        adapters: &[Option<Adapter>],
+        of: Input,
+    ) -> Result<Vec<Var>> {
         match self {
             Several::Together {
                 parts,
@@ -73,25 +103,23 @@ impl Several {
                 bs,
                 widths,
             } => {
-                let entered = parts[0].cut.enter(cx, x)?;
-                let y = cx.linear_fused(entered, ws, bs)?;
+                let y = cx.linear_fused(of.entered, ws, bs)?;
                 let mut out = cx.split(y, widths)?;
                 for (y, lin) in out.iter_mut().zip(parts) {
-                    *y = Adapter::add_some(adapters[lin.adapter], cx, x, *y)?;
+                    *y = Adapter::add_some(adapters[lin.adapter], cx, of.x, *y)?;
                 }
                 Ok(out)
             }
             Several::Apart(parts) => {
-                let entered = parts[0].cut.enter(cx, x)?;
                 let each = parts.iter();
-                each.map(|l| l.over(cx, adapters, [entered, x])).collect()
+                each.map(|l| l.over(cx, adapters, of)).collect()
             }
             Several::Cut(lin, widths) => {
-                let y = lin.run(cx, adapters, x)?;
+                let y = lin.over(cx, adapters, of)?;
                 cx.split(y, widths)
             }
             Several::CutHeads(lin, heads, widths) => {
-                let y = lin.run(cx, adapters, x)?;
+                let y = lin.over(cx, adapters, of)?;
                 let mut out = cx.split_heads(y, *heads, widths)?;
                 if widths.iter().any(|w| *w != widths[0]) {
                     // The queries of a group, one head after the other.
@@ -296,6 +324,27 @@ impl<'a, 'u> Declare<'a, 'u> {
         }
     }
 
+    /// A norm of hidden states.
+    pub fn hidden_norm(&mut self, n: &Norm, width: u64) -> Normed {
+        let norm = self.norm(n, width, 1);
+        self.along_tokens(&norm);
+        norm
+    }
+
+    /// States that a norm meets the tokens of hidden states, and no part of what they hold.
+    fn along_tokens(&mut self, n: &Normed) {
+        let all = [Some(n.w), n.b].into_iter().flatten();
+        all.for_each(|p| _ = self.u.along_tokens(p));
+    }
+
+    /// A linear layer over hidden states `[input] -> [output]` that every rank has all of.
+    pub fn hidden_linear(&mut self, l: Linear, sizes: [u64; 2], std: f32) -> Lin {
+        let lin = self.linear(l, sizes, std);
+        let all = [Some(lin.w), lin.b].into_iter().flatten();
+        all.for_each(|p| _ = self.u.along_tokens(p));
+        lin
+    }
+
     /// A norm over `width` elements, or over each of `heads` heads of that width.
     pub fn norm(&mut self, n: &Norm, width: u64, heads: u64) -> Normed {
         let plus_one = matches!(n.kind, NormKind::RmsPlusOne | NormKind::LayerPlusOne);
@@ -317,7 +366,7 @@ impl<'a, 'u> Declare<'a, 'u> {
         }
     }
 
-    /// A norm of queries or keys of so many heads of a width, of which each of `tp` ranks has a part.
+    /// A norm of queries or keys of so many heads of a width, of which each of `tp` ranks has a part; or all, of which it uses a part only.
     pub fn head_norm(
         &mut self,
         n: &Norm,
@@ -331,12 +380,18 @@ impl<'a, 'u> Declare<'a, 'u> {
             Over::Head => {
                 let mut norm = self.norm(n, width, own);
                 norm.form.over = (tp > 1).then_some(Axis::Tp);
+                if tp == 1 {
+                    self.along_tokens(&norm);
+                }
                 return HeadNormed::Shared(norm);
             }
             Over::Rows => {
                 let name = format!("{}.weight", n.name);
                 let w = self.u.param(&name, &[heads, width], Init::Ones);
-                vec![if tp > 1 { self.of_heads(w, 0) } else { w }]
+                vec![match tp {
+                    1 => self.u.along_tokens(w),
+                    _ => self.of_heads(w, 0),
+                }]
             }
             Over::Apart => (0..heads)
                 .map(|h| format!("{}.norms.{h}.weight", n.name))

@@ -3,11 +3,14 @@
 //!
 //! Of attention and of the MLP the first products are cut by outputs (whole heads, equal parts of the inner width) and the last
 //! by inputs, so that each takes one all-reduce of the hidden state forward and one backward. Of the vocabulary each rank has rows
-//! ([`Vocabulary`]): of the embedding, and of the head, whose loss needs no more of other ranks than a few numbers a token. Norms of the
-//! residual stream are on every rank.
+//! ([`Vocabulary`]): of the embedding, and of the head, whose loss needs no more of other ranks than a few numbers a token.
+//!
+//! Norms, dropout and residuals run on every rank, on all tokens; or where a batch says so ([`cuts_tokens`]) on a piece of each row's
+//! (sequence parallelism, Korthikanti et al. 2022, arXiv 2205.05198): then a gather stands before the first products and a
+//! reduce-scatter behind the last, which together move what an all-reduce does.
 
 use crossweave_family::desc::Model;
-pub use crossweave_family::split::{SplitError, check, shares, vocabulary};
+pub use crossweave_family::split::{SplitError, check, sequence, shares, vocabulary};
 use crossweave_tensor::{Axis, Cx, Param, Pieces, Place, Result, Unit, Var, Vocabulary};
 
 /// The dim of a linear layer that is cut.
@@ -22,17 +25,51 @@ pub enum Cut {
     Rows,
 }
 
+/// The dim of tokens of a hidden state `[B, T, d]`.
+const TOKENS: usize = 1;
+
+/// Returns true if ranks have pieces of the tokens of hidden states between units, and all of them within attention and MLP.
+pub fn cuts_tokens(cx: &Cx<'_>) -> bool {
+    cx.env.batch.hidden_over.contains(Axis::Tp)
+}
+
+/// A hidden state of all tokens as it lies between units.
+pub fn to_hidden(cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+    match cuts_tokens(cx) {
+        true => cx.slice(x, Axis::Tp, TOKENS),
+        false => Ok(x),
+    }
+}
+
+/// A hidden state as it lies between units, of all tokens on every rank: for what every rank computes alike.
+pub fn to_whole(cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+    match cuts_tokens(cx) {
+        true => cx.gather_alike(x, Axis::Tp, TOKENS),
+        false => Ok(x),
+    }
+}
+
+/// Gives every rank what all of them have computed of their own tokens, where ranks use other parts of it.
+pub fn of_all_tokens(cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+    match cuts_tokens(cx) {
+        true => cx.gather(x, Axis::Tp, TOKENS),
+        false => cx.enter(x, Axis::Tp),
+    }
+}
+
 impl Cut {
-    /// The input of such a layer.
+    /// The input of such a layer. What is gathered is not kept for the backward, which gathers it once more.
     pub fn enter(self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
         match self {
+            Cut::Columns if cuts_tokens(cx) => cx.gather_again(x, Axis::Tp, TOKENS),
             Cut::Columns => cx.enter(x, Axis::Tp),
             Cut::Not | Cut::Rows => Ok(x),
         }
     }
-    /// Returns the result of such a layer, on every rank.
+    /// Returns the result of such a layer, as hidden states lie between units.
     pub fn reduce(self, cx: &mut Cx<'_>, y: Var) -> Result<Var> {
         match self {
+            Cut::Rows if cuts_tokens(cx) => cx.scatter(y, Axis::Tp, TOKENS),
             Cut::Rows => cx.reduce(y, Axis::Tp),
             Cut::Not | Cut::Columns => Ok(y),
         }

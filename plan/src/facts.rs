@@ -58,6 +58,10 @@ pub struct UnitTalk {
     pub forward: Vec<Said>,
     /// Inside its backward.
     pub backward: Vec<Said>,
+    /// Inside the reduction of its gradient: sums over ranks that have other tokens of the same rows.
+    pub reduction: Vec<Said>,
+    /// These are in each reduction, also of some micro-batches only, and not just in the one that completes the gradient.
+    pub each_reduction: bool,
     /// Inside its update: norms of whole parameters that an optimizer sums.
     pub update: Vec<Said>,
 }

@@ -5,7 +5,7 @@
 //! that would leave others waiting inside a block is named before the run.
 
 use crate::error::{Law, PlanError};
-use crate::facts::{Facts, Said};
+use crate::facts::{Facts, Said, UnitTalk};
 use crate::op::{PipelineStage, Rank, StepKind, UnitId};
 use crate::plan::{Plan, Step};
 use crossweave_axes::{Axis, AxisSet, Coord, GroupKey, Representatives, Topology};
@@ -284,22 +284,20 @@ impl<'a> World<'a> {
     /// Returns the communication of a step beyond its kind, in order.
     fn said(&self, rank: Rank, op: &StepKind) -> impl Iterator<Item = &'a Said> + use<'a> {
         let facts = self.ranks[rank as usize].1;
-        let of = |unit: UnitId| facts.units.get(unit as usize).map(|u| &u.talk);
-        let said = match *op {
-            StepKind::Forward { unit, .. } | StepKind::Recompute { unit, .. } => {
-                of(unit).map(|t| &t.forward)
-            }
-            StepKind::Backward { unit, .. } | StepKind::InputGrad { unit, .. } => {
-                of(unit).map(|t| &t.backward)
-            }
-            StepKind::Update { unit } => of(unit).map(|t| &t.update),
-            _ => None,
+        let talks = op.units().iter();
+        let talks = talks.filter_map(|u| facts.units.get(*u as usize).map(|u| &u.talk));
+        let of = |talk: &'a UnitTalk| match op {
+            StepKind::Forward { .. } | StepKind::Recompute { .. } => talk.forward.as_slice(),
+            StepKind::Backward { .. } | StepKind::InputGrad { .. } => &talk.backward,
+            StepKind::ReduceGrad { more, .. } if !more || talk.each_reduction => &talk.reduction,
+            StepKind::Update { .. } => &talk.update,
+            _ => &[],
         };
-        let said = said.map_or(&[][..], Vec::as_slice);
-        let again = |s: &Said| s.moves.as_ref().is_some_and(|m| m.again);
+        let said: Vec<&Said> = talks.flat_map(of).collect();
+        let again = |s: &&Said| s.moves.as_ref().is_some_and(|m| m.again);
         // A backward behind a recomputation has what that has gathered.
         let anew = said.iter().any(again) && self.is_recomputed(rank, op);
-        said.iter().filter(move |s| !(anew && again(s)))
+        said.into_iter().filter(move |s| !(anew && again(s)))
     }
 
     /// Returns true if the values that a backward reads were computed once more before it.

@@ -37,6 +37,8 @@ pub struct StepGroups {
     pub tie: Option<GroupKey>,
     /// Those with whom blocks communicate, by what they say in the dry run.
     pub blocks: Vec<GroupKey>,
+    /// Ranks that have other tokens of the same rows, with whom sums of gradients are completed.
+    pub tokens: Option<GroupKey>,
 }
 
 impl OwnerGroups {
@@ -84,6 +86,7 @@ impl StepGroups {
             tie: tied,
             stages,
             blocks: said_groups(spec, facts),
+            tokens: token_group(spec, facts),
         }
     }
 
@@ -100,13 +103,20 @@ impl StepGroups {
         let gathers = self.owners.iter().flat_map(|o| [&o.gather, &o.node]);
         let mut out: Vec<GroupKey> = vec![];
         let others = data.chain(steps).chain(gathers).flatten();
-        for key in others.chain(&self.blocks) {
+        for key in others.chain(&self.blocks).chain(&self.tokens) {
             if !out.contains(key) {
                 out.push(key.clone());
             }
         }
         out
     }
+}
+
+/// The group over which reductions complete gradients that ranks with other tokens have summands of: one for the whole model.
+fn token_group(spec: &RankSpec, facts: &Facts) -> Option<GroupKey> {
+    let mut said = facts.units.iter().flat_map(|u| &u.talk.reduction);
+    let group = said.find_map(|s| spec.place.among(s.axes))?;
+    Some(group.on(Channel::Tokens))
 }
 
 /// The groups of what blocks say, in an order that all ranks have.

@@ -13,8 +13,8 @@ use crossweave_program::{
 };
 use crossweave_tensor::{Group, UnitDecl};
 use crossweave_zero::lower::{
-    Grads, Groups, Job, Memory, Optim, Owners, ParamMemory, Params, Parts, Source, ToHost, Words,
-    unit_state,
+    Grads, Groups, Job, Memory, Optim, Owners, ParamMemory, Params, Parts, Source, Summands,
+    ToHost, Words, unit_state,
 };
 use crossweave_zero::optim::Recipe;
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency, UnitAt, ZeroStage};
@@ -265,6 +265,7 @@ impl Given<'_> {
             false => self.declare(b, &own.figures)?,
         };
         let stages = self.declare(b, &own.stages)?;
+        let tokens = self.declare(b, &own.tokens)?;
         // Where one of the two is everyone it is declared already.
         let all = match (figures, stages) {
             (Some(_), Some(_)) => self.declare(b, &own.all)?,
@@ -298,6 +299,7 @@ impl Given<'_> {
             wire: s.precision.wire,
             accumulate: s.precision.accum,
             parts: self.parts.clone(),
+            summands: self.summands(),
             shards: s.canonical,
             micro_batches: s.micro_batches,
             groups: Groups {
@@ -305,8 +307,23 @@ impl Given<'_> {
                 figures,
                 stages,
                 all,
+                tokens,
             },
         })
+    }
+
+    /// Returns what of each unit is a summand on each rank that has other tokens of the same rows.
+    fn summands(&self) -> Vec<Summands> {
+        let each = self.units.iter().zip(self.flats);
+        let of = |(unit, flat): (&UnitDecl, &Flat)| {
+            let params = unit.params.iter().enumerate();
+            let summed = params.filter(|(_, p)| !unit.summed_over(p).is_empty());
+            Summands {
+                ranges: summed.map(|(i, _)| flat.layout.range(i)).collect(),
+                before: unit.has_uneven_parts(),
+            }
+        };
+        each.map(of).collect()
     }
 
     /// The ways to the host, where the optimizer is offloaded.

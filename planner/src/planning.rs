@@ -41,6 +41,11 @@ pub fn plan_for(
         *ranks = spec.place.size(*axes);
     }
     talk_of_updates(&mut units, spec);
+    // What leaves for the host after each micro-batch is complete before it does.
+    let leaves = spec.sums_on_the_host();
+    units
+        .iter_mut()
+        .for_each(|u| u.talk.each_reduction |= leaves && !u.talk.reduction.is_empty());
     offload_facts(&mut units, spec);
     facts_of_accumulation(&mut units, spec);
     let mut facts = Facts {

@@ -66,6 +66,13 @@ impl<'a> Cx<'a> {
             c.hold_result(name, found, cut);
         }
     }
+    /// Notes where a value of which each rank of an axis is about to use its own part is not there as a whole (R).
+    pub fn hold_whole(&mut self, v: Var, on: Axis) {
+        let found = self.type_of(v);
+        if let Some(c) = &mut self.check {
+            c.step("part of a value", found, on, Ty::R, Ty::R);
+        }
+    }
     /// Brings a tensor into the block (its gradient is returned by the backward).
     pub fn input(&mut self, t: Tensor) -> Var {
         let v = self.push_val(t, u32::MAX, Origin::Own, false);
@@ -325,11 +332,11 @@ impl<'a> Cx<'a> {
     }
     /// I -> R; backward all-reduces.
     pub fn enter(&mut self, x: Var, on: Axis) -> Result<Var> {
-        ops::comm::sum(self, x, on, Kind::Enter)
+        ops::comm::forward(self, x, on, Kind::Enter)
     }
     /// P -> I by an all-reduce; backward is the identity. `x` must not be used afterwards.
     pub fn reduce(&mut self, x: Var, on: Axis) -> Result<Var> {
-        ops::comm::sum(self, x, on, Kind::Reduce)
+        ops::comm::forward(self, x, on, Kind::Reduce)
     }
     /// V -> R: the ranks' pieces of a dim, one behind the other; backward reduce-scatters.
     pub fn gather(&mut self, x: Var, on: Axis, dim: usize) -> Result<Var> {
@@ -348,6 +355,10 @@ impl<'a> Cx<'a> {
     /// I -> V: this rank's piece of a dim; backward all-gathers.
     pub fn slice(&mut self, x: Var, on: Axis, dim: usize) -> Result<Var> {
         ops::comm::forward(self, x, on, Kind::Slice { dim })
+    }
+    /// V -> I: the ranks' pieces of a dim, for what all of them compute alike; backward takes this rank's piece.
+    pub fn gather_alike(&mut self, x: Var, on: Axis, dim: usize) -> Result<Var> {
+        ops::comm::forward(self, x, on, Kind::GatherAlike { dim })
     }
     /// V -> V: each rank gets its piece of dim `split` from every other, one behind the other along dim `join`; backward is the
     /// opposite exchange.

@@ -51,9 +51,20 @@ pub struct Batch {
     pub places: Option<Tensor>,
     /// The axes whose ranks have the other tokens of the same rows: of each row this rank has a piece.
     pub cut_over: AxisSet,
+    /// The axes over whose ranks the tokens of hidden states between units are cut (sequence parallelism): the batch has whole rows on
+    /// each, and of the hidden state of each row a rank has a piece.
+    pub hidden_over: AxisSet,
 }
 
 impl Batch {
+    /// The piece of each row's hidden states that is here, and of how many.
+    pub(crate) fn piece(&self, groups: &dyn Groups) -> [u64; 2] {
+        let axes = self.hidden_over.iter();
+        axes.fold([0, 1], |[at, all], axis| {
+            let n = u64::from(groups.size(axis));
+            [at * n + u64::from(groups.at(axis)), all * n]
+        })
+    }
     /// The axes of a place whose ranks have the other tokens of its rows ([`Batch::cut_over`]): context parallelism's, where it is longer
     /// than one.
     pub fn cut_at(place: &Place) -> AxisSet {

@@ -89,6 +89,9 @@ pub struct ParamDecl {
     pub group: Group,
     /// What this rank holds of it: all, where [`place_on`] has not said otherwise.
     pub held: Held,
+    /// It meets the tokens of hidden states one by one, and all ranks have it whole: where these tokens are cut over ranks
+    /// ([`UnitDecl::hidden_over`]) each rank has a summand of its gradient.
+    pub along_tokens: bool,
 }
 
 impl ParamDecl {
@@ -202,8 +205,33 @@ pub struct UnitDecl {
     pub images: Option<Images>,
     /// The rank's place on the mesh, by which its blocks communicate: alone, where [`place_on`] has not said otherwise.
     pub place: Place,
+    /// The axes over whose ranks the tokens of hidden states between units are cut ([`crate::Batch::hidden_over`]).
+    pub hidden_over: AxisSet,
     /// The code.
     pub block: Arc<dyn Block>,
+}
+
+impl UnitDecl {
+    /// The axes over whose ranks the gradient of one of its parameters is summed beside the sum of ZeRO, once a step: those that cut the
+    /// tokens that the parameter meets ([`ParamDecl::along_tokens`]).
+    pub fn summed_over(&self, p: &ParamDecl) -> AxisSet {
+        let cut = self.place.among(self.hidden_over);
+        let summed = cut.filter(|_| p.along_tokens && p.group.trains());
+        summed.map_or(AxisSet::NONE, |g| g.axes)
+    }
+
+    /// Returns true if ranks hold parts of different sizes of one of its parameters (rows of a vocabulary that they do not divide).
+    pub fn has_uneven_parts(&self) -> bool {
+        let uneven = |p: &ParamDecl| match &p.split {
+            Split::Along { axis, dim, .. } => {
+                let ranks = self.place.length(*axis).into();
+                let size = p.shape.dims().get(usize::from(*dim));
+                size.is_some_and(|n| !n.is_multiple_of(ranks))
+            }
+            Split::Whole => false,
+        };
+        self.params.iter().any(uneven)
+    }
 }
 
 /// Collects the units of a model in run order.
@@ -246,6 +274,7 @@ impl Builder {
             consts,
             images,
             place: Place::alone(),
+            hidden_over: AxisSet::NONE,
             block: Arc::new(block),
         });
     }
@@ -293,6 +322,7 @@ impl Unit<'_> {
             split: Split::Whole,
             group,
             held: Held::whole(shape),
+            along_tokens: false,
         });
         Param(self.params.len() as u16 - 1)
     }
@@ -304,6 +334,11 @@ impl Unit<'_> {
     /// States that `p` is split along `dim` over `axis`.
     pub fn split(&mut self, p: Param, axis: Axis, dim: u8, pieces: Pieces) -> Param {
         self.params[p.0 as usize].split = Split::Along { axis, dim, pieces };
+        p
+    }
+    /// States that `p` meets the tokens of hidden states one by one ([`ParamDecl::along_tokens`]).
+    pub fn along_tokens(&mut self, p: Param) -> Param {
+        self.params[p.0 as usize].along_tokens = true;
         p
     }
     /// Brings a constant table; read it as `cx.env.consts[i]`, `i` being what this returns.

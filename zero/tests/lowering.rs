@@ -73,6 +73,7 @@ impl Case {
             wire: DType::F32,
             accumulate: DType::F32,
             parts: vec![Parts::default()],
+            summands: vec![],
             shards: None,
             micro_batches: 1,
             groups,

@@ -79,6 +79,7 @@ impl Case {
                 reduced: self.each && ranks > 1,
                 leave: false,
             }],
+            summands: vec![],
             shards: None,
             micro_batches: 1,
             groups: Groups {

@@ -5,10 +5,10 @@ use super::gather::OUTSIDE;
 use super::moves::staged;
 use super::{Engine, MicroBatch};
 use crate::error::{Error, Result};
-use crate::upload::{lengths_of, positions_of, unfit_lengths};
+use crate::upload::{hidden_over, lengths_of, positions_of, unfit_lengths};
 use crate::values::Act;
 use crossweave_hal::{DType, Tag};
-use crossweave_mesh::Axis;
+use crossweave_mesh::{Axis, AxisSet};
 use crossweave_plan::Lane;
 use crossweave_planner as planner;
 use crossweave_tensor::{
@@ -36,7 +36,9 @@ impl Engine {
         let rows = self.lowered.spec.rows;
         let sizes = [rows.batch, rows.seq_len];
         let targets = Some((b.targets, b.lengths));
-        let data = self.ids(b.tokens, targets, b.images, sizes)?;
+        let mut data = self.ids(b.tokens, targets, b.images, sizes)?;
+        // The rows are of the step's length, and stages exchange what they do in a step.
+        data.hidden_over = hidden_over(&self.blocks.units);
         let out = self
             .run_all(&data)
             .map_err(|e| self.error("validation", e))?;
@@ -231,6 +233,7 @@ impl Engine {
                     .map(|d| words(&mut *positions_of(&d, tokens, given, seq), &rows))
                     .transpose()?,
                 cut_over: Batch::cut_at(&self.lowered.spec.place),
+                hidden_over: AxisSet::NONE,
             })
         };
         go().map_err(|e| self.error("uploading the batch", e))

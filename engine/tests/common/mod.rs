@@ -323,9 +323,12 @@ impl Outcome {
 }
 
 /// Token ids of a step's global batch: deterministic, and different from step to step.
-fn ids(step: u64, sequence: u64) -> (Vec<i32>, Vec<i32>) {
+fn ids(step: u64, sequence: u64, tokens: u64) -> (Vec<i32>, Vec<i32>) {
     let at = |i: u64| (((step * 7919 + sequence * 104_729 + i * i * 31 + i * 17) >> 2) % 37) as i32;
-    ((0..SEQ).map(at).collect(), (1..=SEQ).map(at).collect())
+    (
+        (0..tokens).map(at).collect(),
+        (1..=tokens).map(at).collect(),
+    )
 }
 
 /// Which predictions of a sequence count.
@@ -438,7 +441,7 @@ fn train_counted(
                 let first = u64::from(m) * s.rows.batch;
                 let (mut tokens, mut targets) = (vec![], vec![]);
                 for q in first..first + s.rows.batch {
-                    let (a, b) = ids(step, q);
+                    let (a, b) = ids(step, q, s.rows.seq_len);
                     tokens.extend(a);
                     let labels = b.into_iter().zip(0..);
                     targets.extend(labels.map(|(id, i)| if counts(q, i) { id } else { -100 }));
@@ -464,9 +467,9 @@ fn train_counted(
                 .collect();
             each(&mut t, step, false);
             if s.rows.labelled {
-                let all = (0..GLOBAL).flat_map(|q| (0..SEQ).map(move |i| (q, i)));
+                let all = (0..GLOBAL).flat_map(|q| (0..s.rows.seq_len).map(move |i| (q, i)));
                 let counted = all.filter(|(q, i)| counts(*q, *i)).count() as u64;
-                t.count_targets(counted, GLOBAL * SEQ).unwrap();
+                t.count_targets(counted, GLOBAL * s.rows.seq_len).unwrap();
             }
             t.step(&mbs, 3e-3).unwrap();
             each(&mut t, step, true);
@@ -628,7 +631,7 @@ pub fn started(w: &World, units: Vec<UnitDecl>, s: &RankSpec) -> crossweave_engi
 pub fn one_step(t: &mut Engine, s: &RankSpec, step: u64) -> crossweave_engine::Result<()> {
     let (mut tokens, mut targets) = (vec![], vec![]);
     for q in 0..s.rows.batch {
-        let (a, b) = ids(step, q);
+        let (a, b) = ids(step, q, SEQ);
         tokens.extend(a);
         targets.extend(b);
     }
@@ -680,7 +683,7 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
         t.publish().unwrap();
         let (mut tokens, mut targets) = (vec![], vec![]);
         for q in 0..s.rows.batch {
-            let (a, b) = ids(step, q);
+            let (a, b) = ids(step, q, SEQ);
             tokens.extend(a);
             targets.extend(b);
         }

@@ -28,6 +28,8 @@ pub enum Channel {
     Peers,
     /// What blocks say beside their own stream.
     Blocks,
+    /// Sums of gradients over ranks that have other tokens of the same rows, beside what blocks say.
+    Tokens,
 }
 
 /// The name of a group: what programs, plans and messages call it. Every member has the same name for it.
@@ -69,7 +71,7 @@ impl GroupKey {
 }
 
 impl fmt::Display for GroupKey {
-    /// `dp`, `dp/gather`, `dp/node`, `pp/tie`, `pp/peers`, `tp/blocks`.
+    /// `dp`, `dp/gather`, `dp/node`, `pp/tie`, `pp/peers`, `tp/blocks`, `tp/tokens`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.axes)?;
         f.write_str(match self.part {
@@ -82,6 +84,7 @@ impl fmt::Display for GroupKey {
             Channel::Gather => "/gather",
             Channel::Peers => "/peers",
             Channel::Blocks => "/blocks",
+            Channel::Tokens => "/tokens",
         })
     }
 }

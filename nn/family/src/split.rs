@@ -72,6 +72,44 @@ pub fn check(model: &Model, lora_dropout: f64, tp: u64) -> std::result::Result<(
     }
 }
 
+/// Can the tokens of rows be cut over `tp` ranks between attention and MLP (sequence parallelism)?
+///
+/// # Errors
+/// Tokens that are not divided; a model whose hidden states are not all of one row of text.
+pub fn sequence(model: &Model, tp: u64, tokens: u64) -> std::result::Result<(), SplitError> {
+    let wrong = |what: String, fix: &str| {
+        let fix = fix.to_string();
+        Err(SplitError { what, fix })
+    };
+    let kinds = model.stack.embed.kinds.map_or(0, |k| k.read);
+    let other = match () {
+        _ if model.vision.is_some() => Some("features of images stand among the tokens"),
+        _ if model.decoder.is_some() => {
+            Some("a decoder reads what the encoder gives of other rows")
+        }
+        _ if kinds > 0 || model.head.pair.is_some_and(|p| p.labelled) => {
+            Some("a second head reads the first token of each row")
+        }
+        _ => None,
+    };
+    if let Some(why) = other {
+        return wrong(
+            format!("{why}, and its tokens are not cut over ranks"),
+            "set it to \"auto\" or false",
+        );
+    }
+    match tokens.is_multiple_of(tp.max(1)) {
+        true => Ok(()),
+        false => wrong(
+            format!("the {tp} ranks of mesh.tp do not divide the {tokens} tokens of a row"),
+            &format!(
+                "make rows {} tokens long (data.seq_len), or set it to \"auto\" or false",
+                tokens.next_multiple_of(tp)
+            ),
+        ),
+    }
+}
+
 /// Are there fewer key-value heads than ranks, so that several ranks have the same one? Where their projections are matrices of their own.
 pub fn shares(a: &Attention, tp: u64) -> bool {
     let apart = matches!(a.qkv, Qkv::Separate(_));

@@ -7,6 +7,7 @@
 //! | `gather` | V to R: all-gather along a dim | reduce-scatter along it |
 //! | `scatter` | P to V: reduce-scatter along a dim | all-gather along it |
 //! | `slice` | I to V: this rank's piece of a dim | all-gather along it |
+//! | `gather_alike` | V to I: all-gather along a dim | this rank's piece of it |
 //! | `all_to_all` | V along one dim to V along another | the other way round |
 //! | `shift` | V: what the rank `by` places before has | from the rank as many places behind |
 //!
@@ -39,6 +40,10 @@ pub(crate) enum Kind {
     Slice {
         dim: usize,
     },
+    /// Pieces of a dim of all ranks, which all of them then use alike.
+    GatherAlike {
+        dim: usize,
+    },
     /// The dim `split` is cut into pieces for the ranks, and what comes is laid one behind the other along `join`.
     AllToAll {
         split: usize,
@@ -57,6 +62,7 @@ impl Kind {
             Kind::Gather { .. } => "gather",
             Kind::Scatter { .. } => "scatter",
             Kind::Slice { .. } => "slice",
+            Kind::GatherAlike { .. } => "gather_alike",
             Kind::AllToAll { .. } => "all_to_all",
             Kind::Shift { .. } => "shift",
         }
@@ -65,9 +71,10 @@ impl Kind {
     fn dims(self) -> [Option<usize>; 2] {
         match self {
             Kind::Enter | Kind::Reduce | Kind::Shift { .. } => [None; 2],
-            Kind::Gather { dim, .. } | Kind::Scatter { dim } | Kind::Slice { dim } => {
-                [Some(dim), None]
-            }
+            Kind::Gather { dim, .. }
+            | Kind::Scatter { dim }
+            | Kind::Slice { dim }
+            | Kind::GatherAlike { dim } => [Some(dim), None],
             Kind::AllToAll { split, join } => [Some(split), Some(join)],
         }
     }
@@ -79,6 +86,7 @@ impl Kind {
             Kind::Gather { .. } => [Ty::V, Ty::R],
             Kind::Scatter { .. } => [Ty::P, Ty::V],
             Kind::Slice { .. } => [Ty::I, Ty::V],
+            Kind::GatherAlike { .. } => [Ty::V, Ty::I],
             Kind::AllToAll { .. } | Kind::Shift { .. } => [Ty::V, Ty::V],
         }
     }
@@ -275,6 +283,7 @@ impl Node {
             Kind::Enter => to.summed(&dy)?,
             Kind::Gather { dim, .. } => to.scattered(&dy, dim)?,
             Kind::Scatter { dim } | Kind::Slice { dim } => to.gathered(&dy, dim)?,
+            Kind::GatherAlike { dim } => to.sliced(&dy, dim)?,
             Kind::AllToAll { split, join } => to.exchanged(&dy, join, split)?,
             Kind::Shift { by } => to.shifted(&dy, -by)?,
         };
@@ -282,15 +291,11 @@ impl Node {
     }
 }
 
-/// Records a transition that sums over the axis, forward or backward: once, where no test of the dry run says otherwise.
-pub(crate) fn sum(cx: &mut Cx<'_>, x: Var, axis: Axis, kind: Kind) -> Result<Var> {
+/// Records a transition: its types once, where no test of the dry run says otherwise. A test that leaves it out or makes it twice changes
+/// the types only, since shapes would tell of themselves.
+pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, axis: Axis, kind: Kind) -> Result<Var> {
     let check = cx.check.as_mut();
     let times = check.map_or(1, |c| c.times(kind.name()));
-    (0..times).try_fold(x, |x, _| forward(cx, x, axis, kind))
-}
-
-/// Records a transition.
-pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, axis: Axis, kind: Kind) -> Result<Var> {
     let mut node = Node {
         x,
         out: x,
@@ -317,6 +322,7 @@ pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, axis: Axis, kind: Kind) -> Result
         Kind::Gather { dim, .. } => to.gathered(&value, dim)?,
         Kind::Scatter { dim } => to.scattered(&value, dim)?,
         Kind::Slice { dim } => to.sliced(&value, dim)?,
+        Kind::GatherAlike { dim } => to.gathered(&value, dim)?,
         Kind::AllToAll { split, join } => to.exchanged(&value, split, join)?,
         Kind::Shift { by } => to.shifted(&value, by)?,
     };
@@ -327,7 +333,8 @@ pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, axis: Axis, kind: Kind) -> Result
         cx.tape.vals[out.0 as usize].gathered = true;
     }
     cx.typed(out, |c| {
-        c.step(kind.name(), c.vals[x.0 as usize], axis, from, into)
+        let x = c.vals[x.0 as usize];
+        (0..times).fold(x, |x, _| c.step(kind.name(), x, axis, from, into))
     });
     cx.push_node(OpNode::Transition(node));
     Ok(out)

@@ -1,7 +1,9 @@
 //! Dropout keyed by counter: the mask is a function of seed, step, unit, op and the element's place in the *global* batch, so recompute and
-//! any number of ranks or micro-batches give the same mask, and nothing is stored.
+//! any number of ranks or micro-batches give the same mask, and nothing is stored. Where ranks have pieces of the rows
+//! ([`crate::Batch::hidden_over`]) a piece's elements have the places that they have in the whole row.
 
 use super::OpNode;
+use super::add::copy;
 use crate::env::Env;
 use crate::error::{Result, shape_error};
 use crate::tape::{Back, Origin, Var};
@@ -15,7 +17,10 @@ pub(crate) struct Node {
     op_index: u32,
 }
 
-/// One launch when a sequence is whole philox blocks of four, else one per sequence.
+/// Elements that one number of the counter gives.
+const BLOCK: u64 = 4;
+
+/// One launch when sequences are here as a whole and are whole blocks, else one per sequence.
 fn apply(env: &Env<'_>, y: &Tensor, x: &Tensor, p: f64, op_index: u32) -> Result<()> {
     let params = op::DropoutParams {
         p,
@@ -23,29 +28,37 @@ fn apply(env: &Env<'_>, y: &Tensor, x: &Tensor, p: f64, op_index: u32) -> Result
     };
     let sequences = x.shape().dims().first().copied().unwrap_or(1);
     let per_sequence = x.numel().checked_div(sequences).unwrap_or(0);
-    let blocks = per_sequence.div_ceil(4);
+    let [piece, pieces] = env.batch.piece(env.groups);
+    let blocks = (per_sequence * pieces).div_ceil(BLOCK);
     let mut key = op::PhiloxDyn {
         seed: env.key.seed,
         stream: env.key.stream(op_index),
         offset: env.key.first_sequence * blocks,
         ..Default::default()
     };
-    if per_sequence.is_multiple_of(4) {
-        return env.run.launch(
-            op::DROPOUT,
-            &[Some(y), Some(x), None],
-            params.as_bytes(),
-            key.as_bytes(),
-        );
+    let launch = |y: &Tensor, x: &Tensor, key: &op::PhiloxDyn| {
+        let operands = [Some(y), Some(x), None];
+        env.run
+            .launch(op::DROPOUT, &operands, params.as_bytes(), key.as_bytes())
+    };
+    if pieces == 1 && per_sequence.is_multiple_of(BLOCK) {
+        return launch(y, x, &key);
     }
+    let first = piece * per_sequence;
     for s in 0..sequences {
-        key.offset = (env.key.first_sequence + s) * blocks;
-        env.run.launch(
-            op::DROPOUT,
-            &[Some(&y.narrow(0, s, 1)), Some(&x.narrow(0, s, 1)), None],
-            params.as_bytes(),
-            key.as_bytes(),
-        )?;
+        key.offset = (env.key.first_sequence + s) * blocks + first / BLOCK;
+        let (y, x) = (y.narrow(0, s, 1), x.narrow(0, s, 1));
+        match first % BLOCK {
+            0 => launch(&y, &x, &key)?,
+            // The piece begins within a block: what of it comes before is dropped or kept, and not looked at.
+            before => {
+                let all = env.run.zeros([before + per_sequence], x.dtype())?;
+                let own = all.narrow(0, before, per_sequence).view(*x.shape());
+                copy(env, &own, &x)?;
+                launch(&all, &all, &key)?;
+                copy(env, &y, &own)?;
+            }
+        }
     }
     Ok(())
 }

@@ -175,7 +175,7 @@ impl Node {
 }
 
 impl Vocabulary {
-    /// What the tokens of the batch look up, on every rank ([`Cx::embedding_as`]).
+    /// What the tokens of the batch look up ([`Cx::embedding_as`]): on every rank, or of tokens that are cut over the ranks each its own.
     ///
     /// # Errors
     /// Shapes that do not fit; the ranks; the device.
@@ -187,6 +187,9 @@ impl Vocabulary {
         form: Lookup,
     ) -> Result<Var> {
         let found = forward(cx, table, pos, form, Some(self))?;
-        cx.reduce(found, self.axis())
+        match cx.env.batch.hidden_over.contains(self.axis()) {
+            true => cx.scatter(found, self.axis(), 1),
+            false => cx.reduce(found, self.axis()),
+        }
     }
 }

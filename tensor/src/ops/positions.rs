@@ -3,6 +3,7 @@
 
 use super::embedding::{Lookup, positions};
 use super::{OpNode, add};
+use crate::env::Env;
 use crate::error::{Result, shape_error};
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
@@ -49,6 +50,28 @@ fn noted(cx: &mut Cx<'_>, y: Tensor, x: Var, table: Param, form: Option<Lookup>)
     out
 }
 
+/// Rows of the table of the tokens that are here, `[b, t]` of each row's pieces: those of their places in the row, or all rows and which
+/// of them each token reads.
+fn places(
+    env: &Env<'_>,
+    table: &Tensor,
+    [b, t]: [u64; 2],
+    form: Lookup,
+) -> Result<(Tensor, Option<Tensor>)> {
+    let [piece, pieces] = env.batch.piece(env.groups);
+    let rows = positions(table, t * pieces, form)?;
+    let from = piece * t;
+    match env.batch.positions_of("positions", [b, t * pieces])? {
+        None => Ok((rows.narrow(0, from, t), None)),
+        Some(at) if pieces == 1 => Ok((rows, Some(at.clone()))),
+        Some(at) => {
+            let own = env.run.empty([b, t], at.dtype())?;
+            add::copy(env, &own, &at.narrow(1, from, t))?;
+            Ok((rows, Some(own)))
+        }
+    }
+}
+
 pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, table: Param, form: Lookup) -> Result<Var> {
     let (xv, tv) = (cx.val(x)?.clone(), cx.param(table)?);
     let &[b, t, d] = xv.shape().dims() else {
@@ -57,10 +80,10 @@ pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, table: Param, form: Lookup) -> Re
     if tv.shape().last() != d || tv.dtype() != xv.dtype() {
         return shape_error(format!("positions: {xv:?} with table {tv:?}"));
     }
-    let rows = positions(tv, t, form)?;
+    let (rows, at) = places(cx.env, tv, [b, t], form)?;
     let run = cx.env.run;
     let y = run.empty([b, t, d], xv.dtype())?;
-    match cx.env.batch.positions_of("positions", [b, t])? {
+    match &at {
         Some(at) => {
             let places = run.empty([b, t, d], rows.dtype())?;
             let operands = [Some(&places), Some(&rows), Some(at), None];
@@ -93,11 +116,11 @@ impl Node {
                 env.run
                     .launch(op::EMBEDDING_BWD, &operands, p.as_bytes(), &[])
             };
-            match (self.form, &env.batch.positions) {
-                (None, _) => scatter(all, &env.run.zeros([n, t], DType::I32)?)?,
-                (Some(form), Some(at)) => scatter(&positions(all, t, form)?, at)?,
-                (Some(form), None) => {
-                    let grad = positions(all, t, form)?;
+            let found = self.form.map(|form| places(env, all, [n, t], form));
+            match found.transpose()? {
+                None => scatter(all, &env.run.zeros([n, t], DType::I32)?)?,
+                Some((grad, Some(at))) => scatter(&grad, &at)?,
+                Some((grad, None)) => {
                     let p = op::AxpbyParams {
                         alpha: 1.0,
                         beta: 1.0,

@@ -24,6 +24,7 @@ use crossweave_program::axes::AxisSet;
 use crossweave_program::{
     Builder, DType, GroupId, Life, MemId, MemoryDecl, MemorySpace, On, Place, Tag, View,
 };
+use std::ops::Range;
 
 /// Steps whose figures may be unread at once.
 pub const IN_FLIGHT: u32 = 3;
@@ -52,6 +53,8 @@ pub struct Groups {
     pub stages: Option<GroupId>,
     /// Everyone.
     pub all: Option<GroupId>,
+    /// Ranks that have other tokens of the same rows.
+    pub tokens: Option<GroupId>,
 }
 
 impl Groups {
@@ -69,6 +72,16 @@ pub struct Parts {
     pub reduced: bool,
     /// They leave one by one, and the host adds up its part of them.
     pub leave: bool,
+}
+
+/// What of a unit's gradient is a summand on each rank that has other tokens of the same rows (sequence parallelism).
+#[derive(Clone, Debug, Default)]
+pub struct Summands {
+    /// Elements of its flat, in order.
+    pub ranges: Vec<Range<u64>>,
+    /// They are summed before the reduction over the ranks that share the flat: those that have other tokens have flats of other lengths, so
+    /// that their slices are not of the same elements.
+    pub before: bool,
 }
 
 /// What the job asks of the arithmetic of a step.
@@ -100,6 +113,8 @@ pub struct Job {
     pub accumulate: DType,
     /// How the micro-batches of each unit are added up.
     pub parts: Vec<Parts>,
+    /// What of each unit's gradient is summed over the ranks that have other tokens.
+    pub summands: Vec<Summands>,
     /// Logical shards that sums go over, where they are canonical.
     pub shards: Option<u32>,
     /// Micro-batches of each of them.

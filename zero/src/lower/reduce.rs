@@ -1,6 +1,7 @@
 //! Sums of gradients: those of micro-batches, and those of a bucket over the ranks.
 
 use super::{Grad, Grads, Job, sum};
+use crossweave_flat::Flat;
 use crossweave_plan::{Lane, Reduction, StepId};
 use crossweave_program::abi::op;
 use crossweave_program::{
@@ -100,6 +101,47 @@ fn add_parts(
             now[*u].add(job, code, (3 * k, part), more);
         }
     }
+}
+
+/// Sums over the ranks that have other tokens what each has a summand of, of all units of a bucket in one call: of whole gradients
+/// `before` they are reduced, or of slices behind that. Returns true if there was something.
+fn sum_summands<'v>(
+    (job, flats): (&Job, &[Flat]),
+    on: &On<'_>,
+    grads: impl Iterator<Item = (usize, &'v View<'v>)>,
+    before: bool,
+) -> bool {
+    let Some(group) = job.groups.tokens else {
+        return false;
+    };
+    let mut members = vec![];
+    for (u, grad) in grads {
+        let flat = &flats[u];
+        let summands = job.summands.get(u);
+        let Some(summands) = summands.filter(|s| s.before == before) else {
+            continue;
+        };
+        let here = match before {
+            true => 0..flat.length(),
+            false => flat.owned.clone(),
+        };
+        for r in &summands.ranges {
+            let (start, end) = (r.start.max(here.start), r.end.min(here.end));
+            if start < end {
+                members.push(Member {
+                    kind: CollectiveKind::AllReduce,
+                    dtype: DType::F32,
+                    send: None,
+                    recv: grad.narrow(0, start - here.start, end - start).span(),
+                });
+            }
+        }
+    }
+    let some = !members.is_empty();
+    if some {
+        on.collective(group, Traffic::Grad, members);
+    }
+    some
 }
 
 impl Grads<'_> {
@@ -234,24 +276,45 @@ impl Grads<'_> {
                 };
                 grads.push((whole, slice));
             }
+            let wholes = units.iter().zip(&grads).map(|(u, (whole, _))| (*u, whole));
+            sum_summands((self.job, self.flats), &on, wholes, true);
             // A bucket is of flats that the same ranks share.
             let owners = units.first().map(|u| self.job.groups.of(&self.flats[*u]));
-            if let Some(data) = owners.and_then(|o| o.data) {
+            let data = owners.and_then(|o| o.data);
+            if let Some(data) = data {
                 match self.job.wire {
                     DType::F32 => {
                         on.collective(data, Traffic::Grad, members(&grads, how));
                     }
                     wire => self.reduce_narrow(&on, data, (&units, &grads), how, wire),
                 }
-                add_parts((self.job, &mut self.now), code, (&units, &grads), more);
-                // An update, or a gradient that takes the freed memory, waits for this reduction and not for the next.
-                on.mark();
             } else {
                 let each = units.iter().zip(&grads);
                 for (_, (whole, part)) in each.filter(|(u, _)| sliced(self, **u)) {
                     on.copy(part, whole);
                 }
-                add_parts((self.job, &mut self.now), code, (&units, &grads), more);
+            }
+            add_parts((self.job, &mut self.now), code, (&units, &grads), more);
+            let owned: Vec<(usize, View<'_>)> = units
+                .iter()
+                .enumerate()
+                .filter(|(_, u)| !more || self.job.parts[**u].leave)
+                .map(|(k, u)| {
+                    let n = self.flats[*u].owned_len();
+                    let slice = || code.arg(3 * k + 1, [n], DType::F32);
+                    let part = sliced(self, *u).then(slice);
+                    (*u, part.unwrap_or_else(|| grads[k].1.clone()))
+                })
+                .collect();
+            let summed = sum_summands(
+                (self.job, self.flats),
+                &on,
+                owned.iter().map(|(u, v)| (*u, v)),
+                false,
+            );
+            if data.is_some() || summed {
+                // An update, or a gradient that takes the freed memory, waits for this reduction and not for the next.
+                on.mark();
             }
             for (k, u) in units.iter().enumerate() {
                 let memory = self.memory;
