@@ -243,6 +243,9 @@ pub struct Mesh {
     pub dp: Option<u64>,
     /// Tensor-parallel ranks.
     pub tp: u64,
+    /// The switch by which these have pieces of the tokens between attention and MLP.
+    #[serde(default)]
+    pub sequence_parallel: SequenceParallel,
     /// Pipeline stages.
     pub pp: u64,
     /// `1f1b` or `gpipe`.
@@ -261,6 +264,30 @@ pub struct Mesh {
     /// Axes that fit themselves to the ranks that come; of all of them `dp` can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elastic: Vec<String>,
+}
+
+/// `mesh.sequence_parallel`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SequenceParallel {
+    /// On or off.
+    Set(bool),
+    /// As the job allows.
+    Asked(Auto),
+}
+
+impl Default for SequenceParallel {
+    fn default() -> SequenceParallel {
+        SequenceParallel::Set(false)
+    }
+}
+
+/// The word `auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Auto {
+    /// Solve it.
+    Auto,
 }
 
 /// `run`.

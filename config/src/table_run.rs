@@ -1,6 +1,7 @@
 //! The root table, and `mesh` and `run`.
 
 use crate::faults::FAULT;
+use crate::json::Json;
 use crate::schema::*;
 use crate::table_data::DATA;
 use crate::table_distill::DISTILL;
@@ -15,6 +16,29 @@ const COMPILE: &str = r#"{"autoep_non_moe": false, "debug_log": false, "deepcomp
     "offload_parameters": false, "passes": null, "symmetric_memory": false, "sync_after_allgather": false,
     "sync_after_reduce": false, "sync_before_allgather": false, "sync_before_reduce": false}"#;
 
+/// On, off, or as the job allows.
+const SEQUENCE_PARALLEL: Forms = Forms {
+    doc: "sequence parallelism: norms, dropout, residuals and the hidden states between units are cut by tokens over the mesh.tp ranks, so that activations fall; \"auto\" = where these divide the tokens of a row, else off, which is said (docs/sequence.md)",
+    forms: &[
+        Form {
+            name: "auto",
+            kind: Kind::Word(&["auto"]),
+        },
+        Form {
+            name: "switch",
+            kind: Kind::Bool,
+        },
+    ],
+    pick: |value| match value {
+        Json::Text(_) => Ok(0),
+        Json::Bool(_) => Ok(1),
+        other => Err((
+            format!("wanted \"auto\", true or false, got {}", other.describe()),
+            "write \"auto\", true or false".into(),
+        )),
+    },
+};
+
 const MESH: Table = Table {
     doc: "how the ranks are laid out: pp x dp x cp x tp is their number; experts are spread over the ranks of a stage (`crossweave mesh show` prints it)",
     overlay: None,
@@ -27,6 +51,7 @@ const MESH: Table = Table {
         ).free().words(&["num_gpus", "world_size", "data_parallel_size", "mesh.data"])
         .auto(),
         int("tp", 1, "1", "tensor-parallel ranks").free().names(&[Name::Elsewhere("tensor_parallel.autotp_size")]).words(&["tensor_parallel_size", "tensor_model_parallel_size", "tp_size", "mesh.tensor"]),
+        forms("sequence_parallel", &SEQUENCE_PARALLEL, "false").free(),
         int(
             "pp",
             1,

@@ -171,6 +171,7 @@ impl Opened {
                 validation: held_back,
             });
         }
+        remarks.extend(job.why_tokens_are_whole().map(Remark::Note));
         Some(Opened {
             job,
             reads,

@@ -2,9 +2,13 @@
 
 use crate::error::{JobError, Result};
 use crate::{Job, optimizer};
-use crossweave_mesh::Place;
+use crossweave_config::SequenceParallel;
+use crossweave_mesh::{Axis, AxisSet, Place};
+use crossweave_nn::split::{SplitError, sequence};
 use crossweave_nn::still;
 use crossweave_planner::{Error, Units};
+
+const KEY: &str = "mesh.sequence_parallel";
 
 impl Job {
     /// The model's units as the rank at a place has them, with what the config freezes marked.
@@ -14,7 +18,12 @@ impl Job {
     pub fn units(&self, place: &Place) -> Result<Units> {
         self.source.may_cut(place)?;
         let groups = optimizer::groups(&self.resolved.settings)?;
-        let units = Units::new(self.source.units_on(place), place, &groups);
+        let mut units = self.source.units_on(place);
+        if self.cuts_tokens(place)? {
+            let over = AxisSet::from(Axis::Tp);
+            units.iter_mut().for_each(|u| u.hidden_over = over);
+        }
+        let units = Units::new(units, place, &groups);
         let units = units.map_err(|e| match e {
             Error::Place { what, .. } => {
                 JobError::refused(format!("mesh.tp: {what}"), "set it to 1")
@@ -22,5 +31,44 @@ impl Job {
             e => e.into(),
         })?;
         Ok(units.changed(|units| still(self.source.spec.model(), units)))
+    }
+
+    /// Returns true if the ranks that share layers have pieces of the tokens of hidden states (`mesh.sequence_parallel`).
+    ///
+    /// # Errors
+    /// It is asked for, and they cannot.
+    pub fn cuts_tokens(&self, place: &Place) -> Result<bool> {
+        let tp = place.length(Axis::Tp);
+        match self.resolved.settings.mesh.sequence_parallel {
+            _ if tp == 1 => Ok(false),
+            SequenceParallel::Set(false) => Ok(false),
+            SequenceParallel::Asked(_) => Ok(self.may_cut_tokens(tp).is_ok()),
+            SequenceParallel::Set(true) => {
+                let may = self.may_cut_tokens(tp);
+                let may = may.map_err(|e| JobError::refused(format!("{KEY}: {}", e.what), e.fix));
+                may.map(|()| true)
+            }
+        }
+    }
+
+    /// Returns the sentence about `mesh.sequence_parallel` where it is "auto" and the job does not allow it.
+    pub fn why_tokens_are_whole(&self) -> Option<String> {
+        let (tp, asked) = (
+            self.tensor_ranks(),
+            self.resolved.settings.mesh.sequence_parallel,
+        );
+        let auto = matches!(asked, SequenceParallel::Asked(_)) && tp > 1;
+        let e = auto.then(|| self.may_cut_tokens(tp).err()).flatten()?;
+        Some(format!("{KEY} is off: {}", e.what))
+    }
+
+    fn may_cut_tokens(&self, tp: u32) -> std::result::Result<(), SplitError> {
+        if self.source.teacher.is_some() {
+            return Err(SplitError {
+                what: "a teacher reads whole rows beside the student".into(),
+                fix: "set it to \"auto\" or false".into(),
+            });
+        }
+        sequence(self.source.spec.model(), tp.into(), self.tokens_per_row())
     }
 }

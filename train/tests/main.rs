@@ -35,6 +35,7 @@ mod pipelines;
 mod predict;
 mod profiles;
 mod published;
+mod sequence;
 mod split;
 mod steps;
 mod support;

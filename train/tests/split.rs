@@ -14,7 +14,7 @@ fn train(s: &Scratch, config: &str, ranks: &str, sets: &[&str], out: &str) {
 }
 
 /// Losses of every step, and the trained model.
-fn near(s: &Scratch, a: &str, b: &str, what: &str) {
+pub fn near(s: &Scratch, a: &str, b: &str, what: &str) {
     let [x, y] = [a, b].map(|run| losses(&s.path(run)));
     assert!(
         x.len() == y.len() && x.len() > 2,

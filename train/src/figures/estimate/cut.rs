@@ -7,28 +7,38 @@ use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::{ActivationCase, traffic};
 use serde::Serialize;
 
-/// Elements that a rank sends in a step over the ranks of `mesh.tp`: a ring's `2(t-1)/t` of each sum. Attention and MLP of a layer are summed
-/// in the forward and in the backward (Shoeybi et al., arXiv 1909.08053, §3), and once more each where the layer is recomputed; the
-/// embedding, the gradient of the head's input, and `t + 1` numbers a token of the loss.
+/// Elements that a rank sends in a step over the ranks of `mesh.tp`, in `w = bsh(t-1)/t`: a ring's sum of a hidden state is `2w`, a gather
+/// or a scatter `w`. Attention and MLP of a layer are summed in the forward and in the backward (Shoeybi et al., arXiv 1909.08053, §3), and
+/// once more each where the layer is recomputed; the embedding, the gradient of the head's input, and `t + 1` numbers a token of the loss.
+/// Where hidden states are cut by tokens a gather and a scatter stand for each sum, and what was gathered is gathered once more for the
+/// backward, unless the layer is recomputed anyway (Korthikanti et al., arXiv 2205.05198, §4.2).
 fn over_tp(job: &Job, part: &Part) -> f64 {
     let t = f64::from(job.places.mesh.length(Axis::Tp));
-    let sums = match job.keep.0 {
-        ActivationCase::Recompute => 6.0,
-        _ => 4.0,
+    let layer = match (job.keep.0, job.cuts_tokens) {
+        (ActivationCase::Recompute, _) => 12.0,
+        (_, true) => 10.0,
+        (_, false) => 8.0,
     };
     let tokens = (job.batch * job.model.shape.seq) as f64;
     let hidden = tokens * job.model.shape.hidden as f64;
-    let ends = f64::from(u8::from(part.first)) + f64::from(u8::from(part.last));
-    let loss = if part.last { tokens * (t + 1.0) } else { 0.0 };
-    let each = (sums * part.layers as f64 + ends) * hidden + loss;
-    job.accumulation.micro_batches as f64 * each * 2.0 * (t - 1.0) / t
+    let end = |here: bool, times: f64| if here { times } else { 0.0 };
+    let head = if job.cuts_tokens { 3.0 } else { 2.0 };
+    let ends = end(part.first, 2.0) + end(part.last, head);
+    let loss = end(part.last, 2.0 * tokens * (t + 1.0));
+    let each = (layer * part.layers as f64 + ends) * hidden + loss;
+    job.accumulation.micro_batches as f64 * each * (t - 1.0) / t
 }
 
-/// Elements that a rank sends to the stages beside its own: hidden states forward, their gradients back.
+/// Elements that a rank sends to the stages beside its own: hidden states forward, their gradients back; of those that are cut by tokens
+/// its own piece.
 fn over_pp(job: &Job, part: &Part) -> f64 {
     let sides = f64::from(u8::from(!part.first)) + f64::from(u8::from(!part.last));
     let hidden = (job.batch * job.model.shape.seq * job.model.shape.hidden) as f64;
-    sides * job.accumulation.micro_batches as f64 * hidden
+    let pieces = match job.cuts_tokens {
+        true => f64::from(job.places.mesh.length(Axis::Tp)),
+        false => 1.0,
+    };
+    sides * job.accumulation.micro_batches as f64 * hidden / pieces
 }
 
 /// Sizes of a model that a mesh cuts, and those of a rank of its fullest stage.
@@ -97,12 +107,17 @@ pub fn by_axis(job: &Job, stage: ZeroStage) -> Vec<AxisTraffic> {
     let mut rows = vec![(AxisSet::DATA, "dp", [dp.wire(data), bytes], formula)];
     if let Some(part) = &job.places.part {
         let both = |elements: f64| [elements, elements * w];
-        let tp = match job.keep.0 {
-            ActivationCase::Recompute => "(6L + ends) g 2bsh(t-1)/t, loss 2bs(t+1)(t-1)/t",
+        let tp = match (job.keep.0, job.cuts_tokens) {
+            (ActivationCase::Recompute, true) => "(12L + ends) g bsh(t-1)/t, loss 2bs(t+1)(t-1)/t",
+            (_, true) => "(10L + ends) g bsh(t-1)/t, loss 2bs(t+1)(t-1)/t",
+            (ActivationCase::Recompute, _) => "(6L + ends) g 2bsh(t-1)/t, loss 2bs(t+1)(t-1)/t",
             _ => "(4L + ends) g 2bsh(t-1)/t, loss 2bs(t+1)(t-1)/t",
         };
         rows.push((Axis::Tp.into(), "tp", both(over_tp(job, part)), tp));
-        let pp = "g bsh to each neighbour";
+        let pp = match job.cuts_tokens {
+            true => "g bsh/t to each neighbour",
+            false => "g bsh to each neighbour",
+        };
         rows.push((Axis::Pp.into(), "pp", both(over_pp(job, part)), pp));
     }
     let mesh = &job.places.mesh;

@@ -59,6 +59,8 @@ pub struct Job {
     pub accumulation: Accumulation,
     /// Activations kept for the backward, and their name.
     pub keep: (ActivationCase, &'static str),
+    /// Hidden states are cut by tokens over `mesh.tp`.
+    pub cuts_tokens: bool,
     /// The stage and offload of a config.
     pub configured: Option<(u8, Offload)>,
 }
@@ -136,6 +138,7 @@ impl Job {
                 (None, Some(w)) => w.keep,
                 (of, _) => of.unwrap_or(Keep::Inputs).case(),
             },
+            cuts_tokens: wanted.as_ref().is_some_and(|w| w.cuts_tokens),
             configured: wanted.map(|w| (w.stage, w.offload)),
         };
         if is_cut(&job.places.mesh) {
@@ -182,15 +185,16 @@ impl Job {
     pub fn activations_of(&self, shape: &Shape, batch: u64, keep: ActivationCase) -> u64 {
         let tp = u64::from(self.places.mesh.length(Axis::Tp));
         let Some(part) = &self.places.part else {
-            return activation_total(shape, batch, tp, false, keep) as u64;
+            return activation_total(shape, batch, tp, self.cuts_tokens, keep) as u64;
         };
         let shape = Shape {
             layers: part.layers,
             ..*shape
         };
-        let once = activation_total(&shape, batch, tp, false, keep);
+        let cut = self.cuts_tokens;
+        let once = activation_total(&shape, batch, tp, cut, keep);
         let more = part.in_flight.saturating_sub(1) * part.layers;
-        (once + more as f64 * activation_bytes(&shape, batch, tp, false, keep)) as u64
+        (once + more as f64 * activation_bytes(&shape, batch, tp, cut, keep)) as u64
     }
 
     /// The part with the most bytes at the stage of the config, where nothing is off the device.

@@ -75,6 +75,8 @@ pub struct Wanted {
     pub accumulation: Accumulation,
     /// What is kept for the backward.
     pub keep: (ActivationCase, &'static str),
+    /// Hidden states are cut by tokens over `mesh.tp`.
+    pub cuts_tokens: bool,
     /// The back end it names.
     pub backend: String,
 }
@@ -209,6 +211,7 @@ pub fn of_job(
     let ranks = config.ranks(ranks);
     let job = request.sizes(config, ranks)?;
     let parts = parts::parts(&job, &request.around.plugins)?;
+    let cuts_tokens = job.cuts_tokens(&job.place(0))?;
     let Job {
         resolved,
         source,
@@ -249,6 +252,7 @@ pub fn of_job(
             config::Recompute::Selective => (ActivationCase::Selective, "selective"),
             config::Recompute::Full => (ActivationCase::Recompute, "inputs"),
         },
+        cuts_tokens,
         backend: s.run.backend.clone(),
     };
     let teacher = source.teacher.as_ref();

@@ -1,0 +1,90 @@
+//! `mesh.sequence_parallel`: whole runs whose hidden states are cut by tokens over the ranks that share layers train as one rank, go on over
+//! other meshes, run without where they cannot and say so, and are refused by key where it is asked for.
+
+use crate::split::near;
+use crate::support::Scratch;
+
+/// Gradients that are zero but for rounding must not be blown up to whole steps; rows that 2 and 4 ranks divide.
+const PLAIN: [&str; 2] = ["optimizer.params.eps=1e-4", "data.seq_len=16"];
+const ON: [&str; 2] = ["mesh.tp=2", "mesh.sequence_parallel=true"];
+
+fn train(s: &Scratch, ranks: &str, sets: &[&[&str]], out: &str) {
+    s.job("config.json")
+        .ranks(ranks)
+        .sets(&sets.concat())
+        .run(out);
+}
+
+#[test]
+fn runs_over_pieces_of_rows_train_as_one_rank() {
+    let s = Scratch::new();
+    let drop = ["model.attn_pdrop=0.1", "model.resid_pdrop=0.1"];
+    train(&s, "1", &[&PLAIN, &drop], "whole");
+    for (out, ranks, more) in [
+        ("tp2", "2", &[][..]),
+        (
+            "zero3",
+            "4",
+            &["zero_optimization.stage=3", "model.recompute=\"full\""],
+        ),
+        ("pp2", "4", &["mesh.pp=2", "zero_optimization.stage=1"]),
+        (
+            "values",
+            "8",
+            &[
+                "mesh.pp=2",
+                "zero_optimization.stage=2",
+                "run.check=\"values\"",
+            ],
+        ),
+        ("auto", "2", &["mesh.sequence_parallel=\"auto\""]),
+    ] {
+        train(&s, ranks, &[&PLAIN, &drop, &ON, more], out);
+        near(&s, out, "whole", out);
+    }
+}
+
+/// A checkpoint holds declared tensors, and knows nothing of pieces of rows.
+#[test]
+fn a_run_goes_on_over_another_mesh() {
+    let s = Scratch::new();
+    train(&s, "1", &[&PLAIN], "whole");
+    for (name, first, then) in [
+        ("cut-first", ("2", &ON[..]), ("2", &["mesh.tp=1"][..])),
+        (
+            "cut-later",
+            ("2", &["zero_optimization.stage=3"]),
+            ("4", &ON),
+        ),
+        ("staged-later", ("2", &ON), ("2", &["mesh.pp=2"])),
+    ] {
+        let part = format!("{name}-part");
+        train(&s, first.0, &[&PLAIN, &["run.steps=5"], first.1], &part);
+        let rest = s.job("config.json").ranks(then.0);
+        rest.sets(&[&PLAIN, then.1].concat())
+            .resume(&part)
+            .run(name);
+        near(&s, name, "whole", name);
+    }
+}
+
+/// Rows of a length that the ranks do not divide: refused with the next that they do, or trained without.
+#[test]
+fn what_cannot_be_cut_by_tokens_is_refused_or_runs_without() {
+    let s = Scratch::new();
+    let odd = ["optimizer.params.eps=1e-4", "data.seq_len=15"];
+    let job = s.job("config.json").ranks("2");
+    job.sets(&[&odd[..], &ON].concat()).refused(&[
+        "mesh.sequence_parallel",
+        "do not divide the 15 tokens",
+        "make rows 16 tokens long",
+    ]);
+    train(&s, "1", &[&odd], "whole");
+    let auto = ["mesh.tp=2", "mesh.sequence_parallel=\"auto\""];
+    train(&s, "2", &[&odd, &auto], "auto");
+    near(&s, "auto", "whole", "auto");
+    let t5 = r#"model={"family": "t5", "d_model": 16, "num_layers": 1, "num_heads": 2, "d_ff": 32, "dropout_rate": 0.0}"#;
+    let job = s.job("config.json").ranks("2");
+    job.sets(&[&ON[..], &[t5]].concat())
+        .refused(&["mesh.sequence_parallel", "a decoder reads"]);
+}
