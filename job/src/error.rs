@@ -196,7 +196,9 @@ pub fn first_key(words: &str) -> Option<&str> {
     let clean = |c: char| !(c.is_alphanumeric() || "._[]".contains(c));
     let words = words.split([' ', ',', ';', '=']);
     let mut words = words.map(|w| w.trim_matches(clean).trim_end_matches('.'));
-    words.find(|w| is_path(w))
+    // Names of a model's files are written like paths of its section.
+    let file = |w: &str| w.ends_with(".safetensors") || w.ends_with(".json");
+    words.find(|w| is_path(w) && !file(w))
 }
 
 /// A fault of a config: the kind of failure, with its place, its key and what to do.
@@ -300,6 +302,14 @@ mod tests {
     use crossweave_config::Config;
 
     /// Each kind of failure gives what a program decides by, read off the error itself and not guessed.
+    #[test]
+    fn a_key_is_told_from_a_file_of_the_model() {
+        let words = "model.safetensors is cut off; model.safetensors.index.json names it";
+        assert_eq!(first_key(words), None);
+        let words = "model.safetensors is not what model.hf promises; set run.out";
+        assert_eq!(first_key(words), Some("model.hf"));
+    }
+
     #[test]
     fn errors_give_their_code_key_rank_step_and_fix() {
         let text = r#"{"mesh": {"pp": "two"}, "run": {"stepz": 3}}"#;

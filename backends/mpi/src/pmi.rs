@@ -315,7 +315,9 @@ impl Rendezvous {
                 }
             }));
             // Without a thread the connection is closed, and its rank comes again.
-            drop(served);
+            if served.is_err() {
+                strangers.fetch_sub(1, SeqCst);
+            }
         }
     }
 
