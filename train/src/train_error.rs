@@ -218,7 +218,8 @@ impl TrainError {
         // A mismatch or a cycle of waits, which the checker finds, is the program's own.
         let lost = |e: &crossweave_hal::Error| match e.code {
             Code::Comm => e.at != "checker",
-            code => matches!(code, Code::Timeout | Code::DeviceLost),
+            // What was aborted follows from the end of a rank of which nothing better is known.
+            code => matches!(code, Code::Timeout | Code::DeviceLost | Code::Aborted),
         };
         match self {
             TrainError::Of { source, .. } | TrainError::OnRank { source, .. } => source.is_lost(),
