@@ -12,7 +12,7 @@ pub enum Lane {
     #[default]
     Compute,
     /// A stream and a communicator beside it, so that kernels run meanwhile. It begins behind what was enqueued on the block's
-    /// stream so far; what it has written is read behind [`Groups::settle`].
+    /// stream so far; what it has written is read behind [`crate::Groups::settle`].
     Beside,
 }
 

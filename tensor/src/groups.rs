@@ -19,7 +19,7 @@ pub trait Groups {
     /// # Errors
     /// What [`check_exchange`] refuses; the device.
     fn exchange(&self, run: &Run<'_>, on: &Link, all: &[Exchange<'_>]) -> Result<()>;
-    /// Makes the block's stream wait for what was begun on [`Lane::Beside`].
+    /// Makes the block's stream wait for what was begun on [`crate::Lane::Beside`].
     ///
     /// # Errors
     /// The device.
