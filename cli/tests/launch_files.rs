@@ -161,7 +161,7 @@ fn a_launch_file_without_a_config_says_so() {
     }
 }
 
-/// What a run has lost another start may find again; what is wrong stays wrong.
+/// The Slurm script requeues a job that has lost a rank, but none with a wrong config, and none that was restarted too often.
 #[test]
 fn slurm_gets_a_run_back_that_has_lost_a_rank_and_no_other() {
     plugin();

@@ -266,13 +266,13 @@ pub struct Mesh {
     pub elastic: Vec<String>,
 }
 
-/// `mesh.sequence_parallel`.
+/// The value of `mesh.sequence_parallel`: whether ranks that share layers cut hidden states by tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SequenceParallel {
     /// On or off.
     Set(bool),
-    /// As the job allows.
+    /// On where the job allows it, else off.
     Asked(Auto),
 }
 
@@ -286,7 +286,7 @@ impl Default for SequenceParallel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Auto {
-    /// Solve it.
+    /// The program chooses the value.
     Auto,
 }
 

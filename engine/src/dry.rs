@@ -60,7 +60,7 @@ pub fn dry_run(
 /// The same with what `alter` makes of the check of each unit, for tests of what it finds.
 ///
 /// # Errors
-/// As [`dry_run`].
+/// The same as of [`dry_run`].
 pub fn dry_run_with(
     null: &Device,
     units: &[UnitDecl],
@@ -193,7 +193,7 @@ fn facts_at_rest(unit: &UnitDecl, compute: DType) -> UnitFacts {
     }
 }
 
-/// What flows from unit to unit, and how it lies on the mesh.
+/// The values that flow from one unit to the next, with their sharding types over the mesh.
 #[derive(Default)]
 struct Flowing {
     tensors: Vec<Tensor>,
@@ -201,7 +201,7 @@ struct Flowing {
 }
 
 impl Flowing {
-    /// What a block returns; of the last one the name of its first value is given, and how it lies over axes that cut tokens.
+    /// The values that a block returns; of the last block also the name of its first value, and its type over axes that cut tokens.
     fn out_of(
         cx: &mut Cx<'_>,
         out: &Flow,
@@ -298,7 +298,7 @@ fn lenders(unit: &UnitDecl) -> Vec<u32> {
     all
 }
 
-/// What a block says, as plans have it.
+/// The exchanges of a block in the form in which plans hold them.
 fn as_planned(said: crossweave_tensor::Said) -> Said {
     let peer = |p: &crossweave_tensor::Peer| Peer {
         ahead: p.ahead,

@@ -34,8 +34,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The words of a process in a message of it.
-    pub(crate) fn said(m: &Message) -> Cause {
+    /// The cause that a process states in its message of failure.
+    pub(crate) fn from_message(m: &Message) -> Cause {
         Cause::Said {
             words: String::from_utf8_lossy(&m.value).into_owned(),
             lost: m.key == LOST,

@@ -233,7 +233,7 @@ impl Shared {
                 kind::FAIL => self.fail(PeerFailure {
                     process: rank,
                     ranks: m.number as u32..m.number as u32 + 1,
-                    cause: Cause::said(&m),
+                    cause: Cause::from_message(&m),
                 }),
                 kind::BYE => {
                     self.pulse.forget(rank);
@@ -380,7 +380,7 @@ impl Shared {
                     self.fail(PeerFailure {
                         process: m.number as u32,
                         ranks: rank..rank + 1,
-                        cause: Cause::said(&m),
+                        cause: Cause::from_message(&m),
                     });
                 }
                 kind::SILENT => {
