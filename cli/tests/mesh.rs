@@ -180,7 +180,6 @@ fn what_does_not_divide_is_refused_with_the_key_and_what_to_set() {
     }
     // What the trainer does not do yet it says, where `mesh show` draws it.
     for (set, what) in [
-        ("mesh.cp=2", "context parallelism"),
         ("mesh.ep=2", "expert parallelism"),
         ("mesh.etp=2", "cutting experts"),
     ] {

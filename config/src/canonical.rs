@@ -56,6 +56,13 @@ impl Resolver<'_> {
                 format!("set mesh.tp to 1, or remove {KEY}"),
             );
         }
+        if s.mesh.cp > 1 {
+            self.error(
+                KEY,
+                "rows that are cut over mesh.cp ranks add up in another order on another number of them",
+                format!("set mesh.cp to 1, or remove {KEY}"),
+            );
+        }
         if s.data_types.grad_accum_dtype != "fp32" {
             self.error(
                 "data_types.grad_accum_dtype",

@@ -256,17 +256,24 @@ impl Translator<'_> {
             }
         });
         for (whole, path) in moved {
-            let (Some((from, old)), Some((section, key))) =
-                (whole.split_once('.'), path.split_once('.'))
-            else {
+            let Some(to) = path.split_once('.') else {
                 continue;
             };
-            let Some(Json::Object(members)) = inside(root, from) else {
-                continue;
+            let (members, old) = match whole.split_once('.') {
+                None => (&mut *root, whole),
+                Some((from, old)) => match inside(root, from) {
+                    Some(Json::Object(members)) => (members, old),
+                    _ => continue,
+                },
             };
             if let Some(i) = members.iter().position(|m| m.key == old) {
                 let given = members.remove(i);
-                self.number(root, whole, given, (section, key));
+                let at = given.at.clone();
+                self.number(root, whole, given, to);
+                if whole == ULYSSES {
+                    // DeepSpeed's sequence parallelism exchanges tokens for heads.
+                    word_beside(root, (to.0, "cp_comm"), ("a2a", &at));
+                }
             }
         }
     }
@@ -316,6 +323,18 @@ impl Translator<'_> {
                 self.said.errors.push(problem);
             }
         }
+    }
+}
+
+/// The number of DeepSpeed's that also says how its ranks exchange.
+const ULYSSES: &str = "sequence_parallel_size";
+
+/// Gives a key of a section a word, where it has none.
+fn word_beside(root: &mut [Member], (section, key): (&str, &str), (word, at): (&str, &At)) {
+    if let Some(Json::Object(members)) = inside(root, section)
+        && members.iter().all(|m| m.key != key)
+    {
+        members.push(member(key, Json::Text(word.into()), at));
     }
 }
 

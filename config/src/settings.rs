@@ -254,6 +254,12 @@ pub struct Mesh {
     pub pp_layers: String,
     /// Context-parallel ranks.
     pub cp: u64,
+    /// The way in which queries meet the keys of the other context-parallel ranks: `all_gather` or `a2a`.
+    #[serde(default = "all_gather")]
+    pub cp_comm: String,
+    /// Who has which tokens of a row: `auto`, `zigzag` or `contiguous`.
+    #[serde(default = "auto")]
+    pub cp_layout: String,
     /// Ranks over which the experts of a layer are spread, carved from those of a stage.
     pub ep: u64,
     /// Ranks over which each expert's weights are cut; `None` = as `tp`.
@@ -264,6 +270,14 @@ pub struct Mesh {
     /// Axes that fit themselves to the ranks that come; of all of them `dp` can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elastic: Vec<String>,
+}
+
+fn all_gather() -> String {
+    "all_gather".into()
+}
+
+fn auto() -> String {
+    "auto".into()
 }
 
 /// The value of `mesh.sequence_parallel`: whether ranks that share layers cut hidden states by tokens.

@@ -69,7 +69,22 @@ const MESH: Table = Table {
             "\"even\"",
             "units of each stage, from the first to the last, e.g. \"3,4,3\" (embedding and head are a unit each); even = as many as the others, or in proportion to run.balance",
         ).free(),
-        int("cp", 1, "1", "context-parallel ranks").words(&["context_parallel_size", "mesh.context"]),
+        int("cp", 1, "1", "context-parallel ranks: of each row each of them has a part of the tokens (docs/context.md)")
+            .free()
+            .names(&[Name::Elsewhere("sequence_parallel_size")])
+            .words(&["context_parallel_size", "mesh.context"]),
+        word(
+            "cp_comm",
+            &["all_gather", "a2a", "p2p", "a2a+p2p"],
+            "\"all_gather\"",
+            "how queries meet the keys of the other mesh.cp ranks: all_gather = keys and values are gathered, a2a = tokens are exchanged for heads before attention and back behind it (DeepSpeed-Ulysses)",
+        ).free().words(&["cp_comm_type", "context_parallel_comm"]),
+        word(
+            "cp_layout",
+            &["auto", "zigzag", "contiguous"],
+            "\"auto\"",
+            "which tokens of a row a mesh.cp rank has: contiguous = one piece, zigzag = the r-th and the r-th last of two chunks a rank, so that a causal mask leaves all ranks as much work; auto = zigzag for causal models whose keys are gathered, else contiguous",
+        ).free(),
         int(
             "ep",
             1,
@@ -445,7 +460,6 @@ pub const ROOT: Table = Table {
         refused("hybrid_engine", "there is no inference engine to switch to").off(SWITCH),
         ignored("pipeline", "pipeline stages are asked for by mesh.pp and mesh.pp_schedule").off(r#"{"stages": "auto", "partition": "best", "seed_layers": false, "activation_checkpoint_interval": 0, "pipe_partitioned": true, "grad_partitioned": true}"#),
         optional_section("tensor_parallel", &TENSOR_PARALLEL).deepspeed(),
-        refused("sequence_parallel_size", "sequence parallelism is not available in this build yet").off("1"),
         refused("expert_parallel", "experts are spread by mesh.ep, which is not available in this build yet").off(SWITCH),
         refused("managed_gradient_accumulation", "no program of yours calls step() here: gradient_accumulation_steps says when a step ends").off("true"),
         refused("weight_quantization", "weights in 8 bits or fewer are not available").off("null"),
@@ -455,7 +469,7 @@ pub const ROOT: Table = Table {
         ignored("log_level", "what a run prints is said by -q and -v on the command line").off("null"),
         ignored("disable_python_gc", "there is no Python here, and no collector of garbage"),
         ignored("vocabulary_size", "the vocabulary is the tokenizer's, or model.vocab_size").off("null"),
-        ignored("seq_parallel_communication_data_type", "there is no sequence parallelism whose traffic it would be").off(r#""fp32""#),
+        ignored("seq_parallel_communication_data_type", "pieces of rows travel in the type that the run computes in").off(r#""fp32""#),
         refused("torch_autocast", "there is no torch here; use bf16 or fp16").off(SWITCH),
         ignored("compile", "there is no graph compiler to switch on; steps are planned and kernels fused anyway").off(COMPILE),
         refused("nebula", "Nebula was removed from DeepSpeed itself; checkpoints are written to run.out").off(SWITCH),

@@ -27,13 +27,19 @@ pub(crate) fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
         );
     }
     for (path, n, what) in [
-        ("mesh.cp", s.mesh.cp, "context parallelism is"),
         ("mesh.ep", s.mesh.ep, "expert parallelism is"),
         ("mesh.etp", s.mesh.etp.unwrap_or(1), "cutting experts is"),
     ] {
         if n > 1 {
             no(path, what.into(), "set it to 1");
         }
+    }
+    if s.mesh.cp > 1 && s.mesh.cp_comm.contains("p2p") {
+        no(
+            "mesh.cp_comm",
+            format!("\"{}\", a ring of keys and values, is", s.mesh.cp_comm),
+            "set it to \"all_gather\" or \"a2a\"",
+        );
     }
     out.extend(offload(s));
     out

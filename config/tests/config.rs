@@ -228,8 +228,8 @@ fn contradictions_are_found_when_resolving() {
         &["zero_quantized_weights: stage 0 gathers no parameters"],
     );
     expect(
-        &with(r#""mesh": {"cp": 2}"#),
-        &["context parallelism is not available in this build yet"],
+        &with(r#""mesh": {"ep": 2}"#),
+        &["expert parallelism is not available in this build yet"],
     );
     expect(
         &with(r#""seed": 1"#).replace("10}", "10, \"seed\": 2}"),

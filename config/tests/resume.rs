@@ -78,7 +78,7 @@ fn a_key_without_a_class_has_that_of_its_section() {
         ("faults[0].rank", true),
         ("mesh", false),
         ("mesh.tp", true),
-        ("mesh.cp", false),
+        ("mesh.cp", true),
         ("run.generate.tokens", true),
         ("run.seed", false),
         ("nothing.at.all", false),

@@ -2,6 +2,7 @@
 //! memory is taken; and what is planned from it.
 
 use crate::error::{Error, Result};
+use crate::upload::Cuts;
 use crossweave_hal::{DType, Device, NoDecompose, Tag};
 use crossweave_mesh::AxisSet;
 use crossweave_plan::{Facts, Moves, Peer, Plan, Said, UnitFacts, UnitTalk};
@@ -42,7 +43,8 @@ fn with_images(
     Ok(())
 }
 
-/// Runs every unit's forward on `null` (a device that computes nothing) with `batch` sequences of `seq` tokens, with the shapes and the
+/// Runs every unit's forward on `null` (a device that computes nothing) with `batch` sequences of `seq` tokens, of which a rank has its own
+/// where rows are cut, with the shapes and the
 /// groups of the units' place ([`crossweave_tensor::place_on`]).
 ///
 /// # Errors
@@ -79,17 +81,17 @@ pub fn dry_run_with(
         .map_err(|e| fail("set-up", e.into()))?;
     let cache = RefCell::new(KernelCache::default());
     let run = Run::new(&stream, &NoDecompose, &cache);
+    let cuts = Cuts::of(units);
+    let here = cuts.tokens(seq).map_err(|e| fail("set-up", e))?;
     let ids = run
-        .empty([batch, seq], DType::I32)
+        .empty([batch, here], DType::I32)
         .map_err(|e| fail("set-up", e))?;
-    let place = units.first().map(|u| &u.place);
     let mut data = Batch {
         tokens: Some(ids.clone()),
         targets: Some(ids),
-        cut_over: place.map_or(AxisSet::NONE, Batch::cut_at),
-        hidden_over: crate::upload::hidden_over(units),
         ..Batch::default()
     };
+    cuts.note(&mut data);
     with_images(&run, units, &mut data).map_err(|e| fail("set-up", e))?;
     let mut params: Vec<Vec<Tensor>> = vec![];
     let mut flow = Flowing::default();

@@ -2,9 +2,10 @@
 
 use crate::in_flight::InFlight;
 use crossweave_hal::{DType, HostBuffer, Stream, Tag};
-use crossweave_mesh::AxisSet;
+use crossweave_mesh::{Axis, AxisSet, Place};
 use crossweave_planner::{Documents, Rows, are_lengths, positions_within};
-use crossweave_tensor::{Batch, Images, Tensor, UnitDecl};
+use crossweave_tensor::rows::cut_at;
+use crossweave_tensor::{Batch, Images, Meeting, RowCut, Runs, Tensor, UnitDecl};
 use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
@@ -12,7 +13,7 @@ type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 /// One micro-batch on the host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MicroBatch<'a> {
-    /// Token ids `[B * T]`.
+    /// Token ids `[B * T]` of whole rows, also where these are cut over ranks.
     pub tokens: &'a [i32],
     /// Next tokens `[B * T]`; -100 for a prediction that does not count, where the rank's specification says that there are such.
     pub targets: &'a [i32],
@@ -30,17 +31,108 @@ pub(crate) fn images(units: &[UnitDecl]) -> Option<Images> {
     units.iter().find_map(|u| u.images)
 }
 
-/// The axes over whose ranks the tokens of hidden states between the units are cut in a step.
-pub(crate) fn hidden_over(units: &[UnitDecl]) -> AxisSet {
-    units.first().map_or(AxisSet::NONE, |u| u.hidden_over)
+/// How the tokens of a step's rows lie over the ranks, and those of hidden states between units.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cuts {
+    over: AxisSet,
+    rows: RowCut,
+    hidden: AxisSet,
+    /// The place of the rank among those that have the tokens of its rows, and how many they are.
+    place: [u64; 2],
 }
 
-/// All micro-batches, whose rows and whose hidden states are cut over these axes, in one pinned buffer, one copy each for tokens and targets and, where documents share rows, for where they end, and where
+impl Cuts {
+    /// As units say that stand at their place.
+    pub fn of(units: &[UnitDecl]) -> Cuts {
+        let place = units.first().map_or_else(Place::alone, |u| u.place);
+        Cuts {
+            over: cut_at(&place),
+            rows: units.first().map_or_else(RowCut::default, |u| u.rows),
+            hidden: units.first().map_or(AxisSet::NONE, |u| u.hidden_over),
+            place: [place.at(Axis::Cp), place.length(Axis::Cp)].map(u64::from),
+        }
+    }
+    /// Whole rows on every rank.
+    pub fn none() -> Cuts {
+        Cuts::of(&[])
+    }
+    /// The same with hidden states of all tokens that are here.
+    pub fn without_hidden(self) -> Cuts {
+        Cuts {
+            hidden: AxisSet::NONE,
+            ..self
+        }
+    }
+    /// Notes them in a batch of the tokens that are here.
+    pub fn note(&self, batch: &mut Batch) {
+        (batch.cut_over, batch.rows, batch.hidden_over) = (self.over, self.rows, self.hidden);
+    }
+    /// Tokens that are here of a row of so many.
+    ///
+    /// # Errors
+    /// A row that is not cut into equal chunks.
+    pub fn tokens(&self, row: u64) -> Tensors<u64> {
+        let pieces = self.rows.layout.pieces(self.place[1]);
+        match self.place[1] == 1 || row >= pieces && row.is_multiple_of(pieces) {
+            true => Ok(row / self.place[1]),
+            false => crossweave_tensor::shape_error(format!(
+                "rows of {row} tokens over {} ranks: they are cut into {pieces} equal pieces; make them {} tokens long",
+                self.place[1],
+                row.next_multiple_of(pieces)
+            )),
+        }
+    }
+    fn runs(&self, row: u64) -> Runs {
+        self.rows.layout.runs(self.place, row)
+    }
+    /// Of rows of `t` tokens, one after the other, those that are here.
+    pub fn own<'a, T: Copy>(&self, rows: &'a [T], t: u64) -> impl Iterator<Item = T> + use<'a, T> {
+        let runs = self.runs(t);
+        rows.chunks(t.max(1) as usize).flat_map(move |row| {
+            let each = runs.iter();
+            each.flat_map(move |[from, n]| row[from as usize..(from + n) as usize].iter().copied())
+        })
+    }
+    /// Do blocks want the ends of documents by run ([`Batch::run_segments`])?
+    fn by_run(&self) -> bool {
+        self.over != AxisSet::NONE && self.rows.meeting == Meeting::Gather
+    }
+    /// Cumulative lengths of the documents of whole rows as those of the queries of each run that is here, and of their keys. Under a causal mask
+    /// a document's keys end where its last query of the run does, so that the mask counts from there; else they are those of the row.
+    pub fn run_lengths(&self, t: u64) -> Vec<impl Fn(i32) -> [i32; 2] + use<>> {
+        let (causal, by_run) = (self.rows.causal, self.by_run());
+        let runs = self.runs(t).iter().filter(|_| by_run);
+        let clipped = move |[from, n]: [i32; 2]| {
+            move |cu: i32| {
+                let query = (cu - from).clamp(0, n);
+                [query, if causal { cu.min(from + n) } else { cu }]
+            }
+        };
+        runs.map(|run| clipped(run.map(|n| n as i32))).collect()
+    }
+}
+
+/// 32-bit words that go to the device for a micro-batch: the tokens and targets that are here, lengths of documents and positions.
+pub(crate) fn input_words(cuts: &Cuts, rows: &Rows) -> u64 {
+    let (b, t) = (rows.batch, rows.seq_len);
+    let here = rows.tokens() / cuts.place[1];
+    let attention = rows.documents.is_some_and(|d| d.attention);
+    let positions = rows.documents.is_some_and(|d| d.positions);
+    let runs = cuts.run_lengths(t).len() as u64;
+    let lengths = if attention {
+        b * (t + 1) * (1 + 2 * runs)
+    } else {
+        0
+    };
+    2 * here + lengths + if positions { here } else { 0 }
+}
+
+/// The tokens that are here of all micro-batches, in one pinned buffer, one copy each for tokens and targets and, where documents share rows, for where they end, and where
 /// there are images, for these and for where they stand.
 pub(crate) fn upload(
     in_flight: &mut InFlight,
     stream: &Stream,
-    (rows, [cut_over, hidden_over]): (&Rows, [AxisSet; 2]),
+    (rows, cuts): (&Rows, &Cuts),
     images: Option<Images>,
     batches: &[MicroBatch<'_>],
 ) -> Tensors<Vec<Batch>> {
@@ -69,40 +161,47 @@ pub(crate) fn upload(
     {
         return crossweave_tensor::shape_error(why);
     }
-    let beside = (rows.documents, images);
+    cuts.tokens(t)?;
+    let beside = (cuts, rows.documents, images);
     let staged =
         |staging: &mut HostBuffer| upload_through(stream, staging, batches, [b, t], beside);
     let mut out = in_flight.staging(staged)?;
     for batch in &mut out {
         batch.ignores = rows.labelled;
-        (batch.cut_over, batch.hidden_over) = (cut_over, hidden_over);
+        cuts.note(batch);
     }
     Ok(out)
 }
+
+/// The first of the parts that each run has.
+const RUNS: usize = 6;
 
 fn upload_through(
     stream: &Stream,
     staging: &mut HostBuffer,
     batches: &[MicroBatch<'_>],
     [b, t]: [u64; 2],
-    (documents, images): (Option<Documents>, Option<Images>),
+    (cuts, documents, images): (&Cuts, Option<Documents>, Option<Images>),
 ) -> Tensors<Vec<Batch>> {
-    let n = (b * t) as usize;
+    let here = cuts.tokens(t)?;
+    let n = (b * here) as usize;
+    let runs = cuts.run_lengths(t);
     let attention = documents.filter(|d| d.attention);
     let positions = documents.filter(|d| d.positions);
-    // Words of each part: tokens, targets, cumulative lengths, positions, places of features, images.
-    let parts = [
+    let lengths = match attention {
+        Some(_) => (b * (t + 1)) as usize,
+        None => 0,
+    };
+    // Words of each part: tokens, targets, cumulative lengths, positions, places of features, images; of each run lengths of queries and keys.
+    let mut parts = vec![
         n,
         n,
-        if attention.is_some() {
-            n + b as usize
-        } else {
-            0
-        },
+        lengths,
         if positions.is_some() { n } else { 0 },
         if images.is_some() { n } else { 0 },
         batches.first().map_or(0, |m| m.images.len()),
     ];
+    parts.extend(runs.iter().flat_map(|_| [lengths; 2]));
     let all: usize = parts.iter().sum();
     let begin = |i: usize, j: usize| 4 * (i * all + parts[..j].iter().sum::<usize>());
     let host = staging.write()?;
@@ -115,19 +214,26 @@ fn upload_through(
             }
         };
         match &images {
-            None => put(0, &mut m.tokens.iter().copied()),
+            None => put(0, &mut cuts.own(m.tokens, t)),
             Some(i) => {
                 put(0, &mut i.words_only(m.tokens));
                 put(4, &mut i.places(m.tokens, t as usize));
                 put(5, &mut m.images.iter().map(|x| x.to_bits() as i32));
             }
         }
-        put(1, &mut m.targets.iter().copied());
+        put(1, &mut cuts.own(m.targets, t));
         if let Some(d) = &attention {
             put(2, &mut *lengths_of(d, m.tokens, m.lengths, t));
+            for (i, run) in runs.iter().enumerate() {
+                for side in 0..2 {
+                    let mut all = lengths_of(d, m.tokens, m.lengths, t).map(|cu| run(cu)[side]);
+                    put(RUNS + 2 * i + side, &mut all);
+                }
+            }
         }
         if let Some(d) = &positions {
-            put(3, &mut *positions_of(d, m.tokens, m.lengths, t));
+            let whole: Vec<i32> = positions_of(d, m.tokens, m.lengths, t).collect();
+            put(3, &mut cuts.own(&whole, t));
         }
     }
     let mut out = vec![];
@@ -144,17 +250,22 @@ fn upload_through(
         let copied = |j: usize, shape: &[u64]| copied_as(j, shape, DType::I32);
         let seen = |i: Images| copied_as(5, &[b * i.row, i.patches, i.patch], DType::F32);
         let lengths = |_| copied(2, &[b, t + 1]);
-        let places = |_| copied(3, &[b, t]);
+        let places = |_| copied(3, &[b, here]);
+        let run_of = |i: usize| -> Tensors<[Tensor; 2]> {
+            let at = RUNS + 2 * i;
+            Ok([copied(at, &[b, t + 1])?, copied(at + 1, &[b, t + 1])?])
+        };
+        let by_run = (0..runs.len()).filter(|_| attention.is_some()).map(run_of);
         out.push(Batch {
-            tokens: Some(copied(0, &[b, t])?),
-            targets: Some(copied(1, &[b, t])?),
+            run_segments: by_run.collect::<Tensors<_>>()?,
+            tokens: Some(copied(0, &[b, here])?),
+            targets: Some(copied(1, &[b, here])?),
             ignores: false,
             segments: attention.map(lengths).transpose()?,
             positions: positions.map(places).transpose()?,
             images: images.map(seen).transpose()?,
-            places: images.map(|_| copied(4, &[b, t])).transpose()?,
-            cut_over: AxisSet::NONE,
-            hidden_over: AxisSet::NONE,
+            places: images.map(|_| copied(4, &[b, here])).transpose()?,
+            ..Batch::default()
         });
     }
     Ok(out)

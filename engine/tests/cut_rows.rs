@@ -2,7 +2,7 @@
 //! of them is the one of one rank; and the dry run types them so.
 
 use crate::common::*;
-use crossweave_engine::{MicroBatch, RankSpec, Rows, dry_run};
+use crossweave_engine::{MicroBatch, RankSpec, dry_run};
 use crossweave_hal::{DType, LocalKv};
 use crossweave_mesh::{Axis, AxisSet, Place};
 use crossweave_tensor::{
@@ -69,26 +69,15 @@ impl Declares for ByToken {
 /// Losses of four steps, and that of a batch behind them, of ranks that have a part of the tokens of each row along cp.
 fn trained(w: &World, cp: u32, s: &RankSpec) -> Vec<Vec<f64>> {
     let kv = Arc::new(LocalKv::default());
-    let t = TOKENS / u64::from(cp);
     let one = |rank: u32| {
         let place = Place::on(&[(Axis::Dp, s.data_ranks()), (Axis::Cp, cp)], rank).unwrap();
-        let rows = Rows {
-            seq_len: t,
-            ..s.rows
-        };
-        let s = RankSpec {
-            place,
-            rows,
-            ..s.clone()
-        };
+        let s = RankSpec { place, ..s.clone() };
         let units = placed(units(&ByToken), &s);
         let null = w.null.open(0).unwrap();
-        let dry = dry_run(&null, &units, DType::F32, s.rows.batch, t).unwrap();
+        let dry = dry_run(&null, &units, DType::F32, s.rows.batch, TOKENS).unwrap();
         let device = w.cpu.open(rank).unwrap();
         let mut trainer = w.rank(&device, units, &s, &dry, &Boot(kv.clone())).unwrap();
         trainer.init().unwrap();
-        let part = (u64::from(place.at(Axis::Cp)) * t) as usize;
-        let part = part..part + t as usize;
         // Some predictions do not count, and not as many on each rank.
         let ignored = |q: u64, i: usize| s.rows.labelled && (q as usize + i * i).is_multiple_of(3);
         let own = |step: u64, m: u64| {
@@ -97,11 +86,9 @@ fn trained(w: &World, cp: u32, s: &RankSpec) -> Vec<Vec<f64>> {
             for q in micro * s.rows.batch..(micro + 1) * s.rows.batch {
                 let id = |i: usize| ((i * i) as u64 + 3 * q + 5 * step) as i32 % VOCAB as i32;
                 let next = |i: usize| (id(i) * 7 + 5) % VOCAB as i32;
-                tokens.extend(part.clone().map(id));
-                targets.extend(
-                    part.clone()
-                        .map(|i| if ignored(q, i) { -100 } else { next(i) }),
-                );
+                let row = 0..TOKENS as usize;
+                tokens.extend(row.clone().map(id));
+                targets.extend(row.map(|i| if ignored(q, i) { -100 } else { next(i) }));
             }
             (tokens, targets)
         };
@@ -145,6 +132,7 @@ fn losses_and_gradients_are_sums_over_the_ranks_that_cut_rows() {
     for labelled in [false, true] {
         for (dp, micro_batches) in [(1, 1), (2, 2)] {
             let mut s = spec(dp, micro_batches);
+            s.rows.seq_len = TOKENS;
             s.rows.labelled = labelled;
             let whole = &trained(&w, 1, &s)[0];
             assert!(whole[3] < whole[0] - 0.01, "{whole:?}");
@@ -167,7 +155,7 @@ fn losses_and_gradients_are_sums_over_the_ranks_that_cut_rows() {
 fn a_sum_of_the_plan_over_cut_rows_is_needed() {
     let w = world();
     let null = w.null.open(0).unwrap();
-    let dry = |units: &[UnitDecl]| dry_run(&null, units, DType::F32, 2, TOKENS / 2);
+    let dry = |units: &[UnitDecl]| dry_run(&null, units, DType::F32, 2, TOKENS);
     let mut units = ByToken.declare();
     place_on(&mut units, &Place::on(&[(Axis::Cp, 2)], 0).unwrap()).unwrap();
     dry(&units).unwrap();

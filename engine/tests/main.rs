@@ -5,6 +5,7 @@ mod boxes;
 mod calls;
 mod canonical;
 mod common;
+mod context;
 mod cut_rows;
 mod documents;
 mod ema;

@@ -22,6 +22,7 @@ pub mod objective;
 mod offload;
 pub mod open;
 pub mod optimizer;
+mod rows;
 pub mod spec;
 pub mod teacher;
 pub mod tokens;

@@ -23,6 +23,8 @@ impl Job {
             let over = AxisSet::from(Axis::Tp);
             units.iter_mut().for_each(|u| u.hidden_over = over);
         }
+        let rows = self.row_cut(place)?;
+        units.iter_mut().for_each(|u| u.rows = rows);
         let units = Units::new(units, place, &groups);
         let units = units.map_err(|e| match e {
             Error::Place { what, .. } => {
@@ -38,13 +40,14 @@ impl Job {
     /// # Errors
     /// It is asked for, and they cannot.
     pub fn cuts_tokens(&self, place: &Place) -> Result<bool> {
-        let tp = place.length(Axis::Tp);
+        let ranks = [Axis::Cp, Axis::Tp].map(|a| place.length(a));
+        let [_, tp] = ranks;
         match self.resolved.settings.mesh.sequence_parallel {
             _ if tp == 1 => Ok(false),
             SequenceParallel::Set(false) => Ok(false),
-            SequenceParallel::Asked(_) => Ok(self.may_cut_tokens(tp).is_ok()),
+            SequenceParallel::Asked(_) => Ok(self.may_cut_tokens(ranks).is_ok()),
             SequenceParallel::Set(true) => {
-                let may = self.may_cut_tokens(tp);
+                let may = self.may_cut_tokens(ranks);
                 let may = may.map_err(|e| JobError::refused(format!("{KEY}: {}", e.what), e.fix));
                 may.map(|()| true)
             }
@@ -53,22 +56,22 @@ impl Job {
 
     /// Returns the sentence about `mesh.sequence_parallel` where it is "auto" and the job does not allow it.
     pub fn why_tokens_are_whole(&self) -> Option<String> {
-        let (tp, asked) = (
-            self.tensor_ranks(),
-            self.resolved.settings.mesh.sequence_parallel,
-        );
-        let auto = matches!(asked, SequenceParallel::Asked(_)) && tp > 1;
-        let e = auto.then(|| self.may_cut_tokens(tp).err()).flatten()?;
+        let asked = self.resolved.settings.mesh.sequence_parallel;
+        let ranks = [Axis::Cp, Axis::Tp].map(|a| self.resolved.mesh.length(a));
+        let auto = matches!(asked, SequenceParallel::Asked(_)) && ranks[1] > 1;
+        let e = auto.then(|| self.may_cut_tokens(ranks).err()).flatten()?;
         Some(format!("{KEY} is off: {}", e.what))
     }
 
-    fn may_cut_tokens(&self, tp: u32) -> std::result::Result<(), SplitError> {
+    /// Can the ranks that share layers have pieces of the tokens that are here, of rows that `cp` ranks have parts of?
+    fn may_cut_tokens(&self, [cp, tp]: [u32; 2]) -> std::result::Result<(), SplitError> {
         if self.source.teacher.is_some() {
             return Err(SplitError {
                 what: "a teacher reads whole rows beside the student".into(),
                 fix: "set it to \"auto\" or false".into(),
             });
         }
-        sequence(self.source.spec.model(), tp.into(), self.tokens_per_row())
+        let tokens = self.tokens_per_row() / u64::from(cp);
+        sequence(self.source.spec.model(), tp.into(), tokens)
     }
 }

@@ -1,13 +1,14 @@
 //! A transformer layer as its description says: norms, attention, MLP, in the order and with the parts that it names.
 
+use crate::context;
 use crate::desc::{self, Act, Around, Model, Order, Positions, Qkv, Up};
 use crate::lora::{Adapter, Adapters};
 use crate::parts::{Curve, Declare, HeadNormed, Input, Lin, Normed, Several, activation};
 use crate::split::{self, Cut};
 use crossweave_family::rope::{Rotary, Tables};
 use crossweave_tensor::{
-    AttentionExtras, AttentionSpec, Axis, Block, Builder, Cx, Flow, Init, Param, Place, Pointwise,
-    Result, Tensor, Var,
+    AttentionExtras, AttentionSpec, Axis, AxisSet, Block, Builder, Cx, Flow, Init, Param, Place,
+    Pointwise, Result, Tensor, Var,
 };
 use std::sync::Arc;
 
@@ -162,7 +163,7 @@ fn cross(d: &mut Declare<'_, '_>, m: &Model, c: &desc::Cross, residual: f32) -> 
             kv_heads: heads,
             scale: c.scale,
             dropout: c.dropout,
-            split: (d.tp > 1).then_some(Axis::Tp),
+            split: over_tp(d.tp),
             ..AttentionSpec::default()
         },
         out: d.rows(c.out, [inner, m.width], residual),
@@ -241,9 +242,17 @@ fn attention(
             scale: a.scale,
             cap: a.cap,
             dropout: a.dropout,
-            split: (d.tp > 1).then_some(Axis::Tp),
+            split: over_tp(d.tp),
         },
         out,
+    }
+}
+
+/// The axes over which heads are cut.
+fn over_tp(tp: u64) -> AxisSet {
+    match tp {
+        1 => AxisSet::NONE,
+        _ => Axis::Tp.into(),
     }
 }
 
@@ -375,6 +384,7 @@ impl Attention {
         [q, k] = self.normed(cx, [q, k], !self.rotates_first)?;
         if let Some(turn) = self.turn {
             let t = cx.val(q)?.shape().dims()[1];
+            let t = cx.env.batch.whole(cx.env.groups, t);
             let at = match turn.long {
                 Some((most, long)) if t > most => long,
                 _ => turn.short,
@@ -399,25 +409,27 @@ impl Attention {
         of: Input,
         bias: Option<Var>,
     ) -> Result<Var> {
-        let [q, k, v] = self.inputs(cx, adapters, of)?;
-        match (self.alibi, bias) {
-            (None, None) => cx.attention(q, k, v, self.spec),
+        let inputs = self.inputs(cx, adapters, of)?;
+        let ([q, k, v], spec) = context::meet(cx, inputs, self.spec)?;
+        let y = match (self.alibi, bias) {
+            (None, None) => cx.attention(q, k, v, spec)?,
             (line, bias) => {
-                let t = cx.val(q)?.shape().dims()[1];
+                let t = cx.val(k)?.shape().dims()[1];
                 // Of all heads of the layer those that are here.
-                let (heads, at) = (self.spec.heads, u64::from(cx.env.groups.at(Axis::Tp)));
-                let own = |line: &Tensor| match self.spec.split {
-                    Some(_) => line.narrow(0, at * heads, heads),
-                    None => line.clone(),
+                let [at, ranks] = spec.place_of_heads(cx.env.groups);
+                let own = |line: &Tensor| match ranks {
+                    1 => line.clone(),
+                    _ => line.narrow(0, at * spec.heads, spec.heads),
                 };
                 let extras = AttentionExtras {
                     bias,
                     fixed_bias: line.map(|i| middle(&own(&cx.env.consts[i]), t)),
                     ..Default::default()
                 };
-                cx.attention_with(q, k, v, self.spec, extras)
+                cx.attention_with(q, k, v, spec, extras)?
             }
-        }
+        };
+        context::part(cx, y)
     }
 
     /// Learned biases by distance, which travel behind the residual stream from the layer that makes them.

@@ -5,6 +5,7 @@
 //! `transformers` in float64.
 #![forbid(unsafe_code)]
 
+mod context;
 pub mod distill;
 mod ends;
 mod layer;

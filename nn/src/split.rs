@@ -10,7 +10,9 @@
 //! reduce-scatter behind the last, which together move what an all-reduce does.
 
 use crossweave_family::desc::Model;
-pub use crossweave_family::split::{SplitError, check, sequence, shares, vocabulary};
+pub use crossweave_family::split::{
+    SplitError, check, is_causal, meeting, rows as context, sequence, shares, vocabulary,
+};
 use crossweave_tensor::{Axis, Cx, Param, Pieces, Place, Result, Unit, Var, Vocabulary};
 
 /// The dim of a linear layer that is cut.

@@ -225,6 +225,10 @@ impl<'a> Cx<'a> {
     pub fn pack(&mut self, x: Var) -> Result<Var> {
         ops::pack::forward(self, x)
     }
+    /// Each of the heads of `[B, T, heads width]` so many times, one copy behind the other.
+    pub fn repeat_heads(&mut self, x: Var, heads: u64, copies: u64) -> Result<Var> {
+        ops::repeat::forward(self, x, heads, copies)
+    }
     /// Layer norm over the last dim.
     pub fn layer_norm(&mut self, x: Var, w: Param, b: Option<Param>, eps: f64) -> Result<Var> {
         ops::norm::layer_norm(self, x, w, b, eps, NormForm::default())

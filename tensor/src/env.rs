@@ -2,10 +2,11 @@
 
 use crate::error::Result;
 use crate::groups::Groups;
+use crate::rows::{RowCut, Runs};
 use crate::{Run, Tensor, shape_error};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
-use crossweave_mesh::{Axis, AxisSet, Place};
+use crossweave_mesh::AxisSet;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -49,34 +50,49 @@ pub struct Batch {
     pub images: Option<Tensor>,
     /// Which feature of all images stands at a token, i32 `[B, T]`; -1: none.
     pub places: Option<Tensor>,
-    /// The axes whose ranks have the other tokens of the same rows: of each row this rank has a piece.
+    /// The axes whose ranks have the other tokens of the same rows: of each row this rank has some.
     pub cut_over: AxisSet,
+    /// Which tokens these are, and how attention meets the others.
+    pub rows: RowCut,
+    /// Where rows are cut, hold several documents and keys are gathered ([`Meeting::Gather`]): for each run of the tokens that are here
+    /// ([`Batch::runs`]) where the documents' queries in it end, and their keys in the row, i32 `[B, n + 1]` each.
+    pub run_segments: Vec<[Tensor; 2]>,
     /// The axes over whose ranks the tokens of hidden states between units are cut (sequence parallelism): the batch has whole rows on
     /// each, and of the hidden state of each row a rank has a piece.
     pub hidden_over: AxisSet,
 }
 
 impl Batch {
-    /// The piece of each row's hidden states that is here, and of how many.
-    pub(crate) fn piece(&self, groups: &dyn Groups) -> [u64; 2] {
-        let axes = self.hidden_over.iter();
-        axes.fold([0, 1], |[at, all], axis| {
+    /// The place of this rank among those of some axes, and how many they are.
+    fn among(axes: AxisSet, groups: &dyn Groups) -> [u64; 2] {
+        axes.iter().fold([0, 1], |[at, all], axis| {
             let n = u64::from(groups.size(axis));
             [at * n + u64::from(groups.at(axis)), all * n]
         })
     }
-    /// The axes of a place whose ranks have the other tokens of its rows ([`Batch::cut_over`]): context parallelism's, where it is longer
-    /// than one.
-    pub fn cut_at(place: &Place) -> AxisSet {
-        place.among(Axis::Cp).map_or(AxisSet::NONE, |g| g.axes)
+    /// The piece of hidden states that is here, of how many that the tokens which are here are cut into.
+    pub(crate) fn hidden_piece(&self, groups: &dyn Groups) -> [u64; 2] {
+        Self::among(self.hidden_over, groups)
+    }
+    /// Tokens of the whole rows of which `t` are here.
+    pub fn whole(&self, groups: &dyn Groups, t: u64) -> u64 {
+        t * Self::among(self.cut_over, groups)[1]
+    }
+    /// The tokens of the whole rows that are here, `t` of each.
+    pub fn runs(&self, groups: &dyn Groups, t: u64) -> Runs {
+        let place = Self::among(self.cut_over, groups);
+        self.rows.layout.runs(place, t * place[1])
+    }
+    /// The same of hidden states between units, which may be cut further ([`Batch::hidden_over`]), and the tokens of whole rows.
+    pub(crate) fn hidden_runs(&self, groups: &dyn Groups, t: u64) -> (Runs, u64) {
+        let [piece, pieces] = self.hidden_piece(groups);
+        let here = t * pieces;
+        let runs = self.runs(groups, here).part(piece * t, t);
+        (runs, self.whole(groups, here))
     }
     /// Predictions of the whole rows of which `n` are here: what a mean over them is divided by. The sum of the ranks' shares is the mean.
     pub(crate) fn predictions(&self, groups: &dyn Groups, n: u64) -> u64 {
-        let ranks = self
-            .cut_over
-            .iter()
-            .map(|axis| u64::from(groups.size(axis)));
-        n * ranks.product::<u64>()
+        self.whole(groups, n)
     }
     /// [`Batch::segments`] of `b` rows.
     pub(crate) fn segments_of(&self, b: u64) -> Result<Option<&Tensor>> {

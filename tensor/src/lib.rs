@@ -19,13 +19,14 @@ mod groups;
 pub mod ops;
 mod param;
 mod probe;
+pub mod rows;
 mod run;
 pub mod spmd;
 mod tape;
 mod tensor;
 
 pub use block::{Block, Flow, Function, Keep};
-pub use crossweave_mesh::{Axis, Place};
+pub use crossweave_mesh::{Axis, AxisSet, Place};
 pub use crossweave_program::{Ex, Prog, Shape};
 pub use cx::Cx;
 pub use decompose::Decompositions;
@@ -45,6 +46,7 @@ pub use param::{
     Builder, Group, Images, Init, Param, ParamDecl, Pieces, Split, Unit, UnitDecl, place_on,
 };
 pub use probe::{Finding, NonFinite, Probe};
+pub use rows::{Layout, Meeting, RowCut, Runs};
 pub use run::{KernelCache, Run};
 pub use spmd::{Altered, Check, Spmd, Ty, TypedParam};
 pub use tape::{Tape, Var};

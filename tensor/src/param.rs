@@ -3,6 +3,7 @@
 use crate::Shape;
 use crate::block::Block;
 use crate::error::{Result, shape_error};
+use crate::rows::RowCut;
 use crate::spmd::{self, Ty, TypedParam};
 use crossweave_mesh::{Axis, AxisSet, Cut, Held, Place};
 use std::sync::Arc;
@@ -207,6 +208,8 @@ pub struct UnitDecl {
     pub place: Place,
     /// The axes over whose ranks the tokens of hidden states between units are cut ([`crate::Batch::hidden_over`]).
     pub hidden_over: AxisSet,
+    /// How rows are cut over the ranks that have other tokens of them ([`crate::Batch::rows`]).
+    pub rows: RowCut,
     /// The code.
     pub block: Arc<dyn Block>,
 }
@@ -275,6 +278,7 @@ impl Builder {
             images,
             place: Place::alone(),
             hidden_over: AxisSet::NONE,
+            rows: RowCut::default(),
             block: Arc::new(block),
         });
     }

@@ -299,18 +299,15 @@ impl Check {
         }
     }
 
-    /// Attention of heads that are cut over `heads`, with sinks: of rows that are cut over another axis a rank would miss keys.
-    pub(crate) fn attention(
-        &mut self,
-        ins: &[Spmd],
-        heads: Option<Axis>,
-        sinks: Option<usize>,
-    ) -> Spmd {
+    /// Attention of queries over keys and values (`ins` in this order, and what is added to the scores) of heads that are cut over `heads`,
+    /// with sinks: of keys that are cut over another axis a rank would miss some.
+    pub(crate) fn attention(&mut self, ins: &[Spmd], heads: AxisSet, sinks: Option<usize>) -> Spmd {
         let y = self.same("attention", ins, false);
         for (i, axis) in AXES.iter().enumerate() {
-            if y[i] == Ty::V && heads != Some(*axis) {
+            let keys = ins.iter().skip(1).any(|t| t[i] == Ty::V);
+            if keys && !heads.contains(*axis) {
                 self.fault(format!(
-                    "attention on {axis}: queries and keys are cut, and not by heads: a rank has the keys of its own rows only (gather them first)"
+                    "attention on {axis}: keys are cut, and not by heads: a rank has those of its own rows only (gather them first)"
                 ));
             }
         }

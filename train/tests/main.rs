@@ -7,6 +7,7 @@ mod canonical;
 mod checkpoints;
 mod common;
 mod companions;
+mod context;
 mod distill;
 mod documents;
 mod end;

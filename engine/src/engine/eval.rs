@@ -5,12 +5,12 @@ use super::gather::OUTSIDE;
 use super::moves::staged;
 use super::{Engine, MicroBatch};
 use crate::error::{Error, Result};
-use crate::upload::{hidden_over, lengths_of, positions_of, unfit_lengths};
+use crate::upload::{Cuts, lengths_of, positions_of, unfit_lengths};
 use crate::values::Act;
 use crossweave_hal::{DType, Tag};
-use crossweave_mesh::{Axis, AxisSet};
+use crossweave_mesh::Axis;
 use crossweave_plan::Lane;
-use crossweave_planner as planner;
+use crossweave_planner::{self as planner, Documents};
 use crossweave_tensor::{
     Batch, Decompositions, Env, GradSink, IGNORED, Images, Keep, KernelCache, Run, Tensor,
 };
@@ -36,9 +36,9 @@ impl Engine {
         let rows = self.lowered.spec.rows;
         let sizes = [rows.batch, rows.seq_len];
         let targets = Some((b.targets, b.lengths));
-        let mut data = self.ids(b.tokens, targets, b.images, sizes)?;
         // The rows are of the step's length, and stages exchange what they do in a step.
-        data.hidden_over = hidden_over(&self.blocks.units);
+        let cuts = Cuts::of(&self.blocks.units);
+        let data = self.ids(b.tokens, targets, b.images, (sizes, cuts))?;
         let out = self
             .run_all(&data)
             .map_err(|e| self.error("validation", e))?;
@@ -69,7 +69,8 @@ impl Engine {
         images: &[f32],
         shape: [u64; 2],
     ) -> Result<Vec<Vec<f32>>> {
-        let data = self.ids(tokens, None, images, shape)?;
+        // Text that is continued has rows of any length, which every rank has as a whole.
+        let data = self.ids(tokens, None, images, (shape, Cuts::none()))?;
         let heads = self.run_all(&data).map_err(|e| self.error("logits", e))?;
         let values = heads.iter().map(|t| self.host_values(t));
         values
@@ -91,7 +92,8 @@ impl Engine {
             false => [1, t],
         };
         let targets = Some((b.targets, b.lengths));
-        let data = self.ids(b.tokens, targets, b.images, sizes)?;
+        let cuts = Cuts::of(&self.blocks.units).without_hidden();
+        let data = self.ids(b.tokens, targets, b.images, (sizes, cuts))?;
         self.grads_of(&data).map_err(|e| self.error("gradients", e))
     }
 
@@ -162,7 +164,7 @@ impl Engine {
         tokens: &[i32],
         targets: Option<(&[i32], &[i32])>,
         images: &[f32],
-        [batch, seq]: [u64; 2],
+        ([batch, seq], cuts): ([u64; 2], Cuts),
     ) -> Result<Batch> {
         let (targets, given) = (targets.map(|t| t.0), targets.map_or(&[][..], |t| t.1));
         if let Some(why) = unfit_lengths(given, self.lowered.spec.rows.documents, [batch, seq]) {
@@ -192,8 +194,11 @@ impl Engine {
         };
         let words =
             |ids: &mut dyn Iterator<Item = i32>, shape: &[u64]| typed(ids, shape, DType::I32);
-        let rows = [batch, seq];
-        let up = |ids: &[i32]| words(&mut ids.iter().copied(), &rows);
+        let here = cuts
+            .tokens(seq)
+            .map_err(|e| self.error("uploading the batch", e))?;
+        let rows = [batch, here];
+        let up = |ids: &[i32]| words(&mut cuts.own(ids, seq), &rows);
         // Text that is continued is one document.
         let documents = self
             .lowered
@@ -213,7 +218,18 @@ impl Engine {
                     DType::F32,
                 )
             };
-            Ok(Batch {
+            let by_run = |d: Documents| -> Tensors<Vec<[Tensor; 2]>> {
+                let runs = cuts.run_lengths(seq);
+                let each = runs.iter().map(|run| {
+                    let side = |i: usize| {
+                        let mut all = lengths_of(&d, tokens, given, seq).map(|cu| run(cu)[i]);
+                        words(&mut all, &lengths)
+                    };
+                    Ok([side(0)?, side(1)?])
+                });
+                each.collect()
+            };
+            let mut batch = Batch {
                 tokens: Some(match &seen {
                     Some(i) => words(&mut i.words_only(tokens), &rows)?,
                     None => up(tokens)?,
@@ -230,11 +246,16 @@ impl Engine {
                     .map(|d| words(&mut *lengths_of(&d, tokens, given, seq), &lengths))
                     .transpose()?,
                 positions: positions
-                    .map(|d| words(&mut *positions_of(&d, tokens, given, seq), &rows))
+                    .map(|d| {
+                        let whole: Vec<i32> = positions_of(&d, tokens, given, seq).collect();
+                        words(&mut cuts.own(&whole, seq), &rows)
+                    })
                     .transpose()?,
-                cut_over: Batch::cut_at(&self.lowered.spec.place),
-                hidden_over: AxisSet::NONE,
-            })
+                run_segments: attention.map(by_run).transpose()?.unwrap_or_default(),
+                ..Batch::default()
+            };
+            cuts.note(&mut batch);
+            Ok(batch)
         };
         go().map_err(|e| self.error("uploading the batch", e))
     }

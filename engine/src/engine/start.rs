@@ -12,7 +12,7 @@ use crate::lanes::Lanes;
 use crate::pipeline::Pipe;
 use crate::scale::Scaling;
 use crate::timeline::Diagnostics;
-use crate::upload::{images, upload_consts};
+use crate::upload::{Cuts, images, input_words, upload_consts};
 use crate::values::Values;
 use crate::whole::Whole;
 use crossweave_machine::Machine;
@@ -75,7 +75,7 @@ impl Engine {
 
         // Images, and where each token's feature is.
         let seen = images(&units).map_or(0, |i| spec.rows.batch * (spec.rows.seq_len + i.words()));
-        let words = spec.rows.input_words() + seen;
+        let words = input_words(&Cuts::of(&units), &spec.rows) + seen;
         let input_bytes = 4 * words * u64::from(spec.own_micro_batches());
         let in_flight = InFlight::new(device, input_bytes).map_err(at(&spec, "set-up"))?;
         let scaling = Scaling::new(&spec);

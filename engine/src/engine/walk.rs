@@ -6,7 +6,7 @@ use crate::caches::Work;
 use crate::error::{Error, Result};
 use crate::in_flight::Pending;
 use crate::nonfinite::Watch;
-use crate::upload::{hidden_over, images, upload};
+use crate::upload::{Cuts, images, upload};
 use crate::values::Act;
 use crossweave_hal::{Event, Purpose};
 use crossweave_offload::Executor;
@@ -32,8 +32,8 @@ impl Engine {
     ) -> Result<()> {
         let (stream, rows) = (&self.lanes.compute, &self.lowered.spec.rows);
         let images = images(&self.blocks.units);
-        let cut_over = Batch::cut_at(&self.lowered.spec.place);
-        let rows = (rows, [cut_over, hidden_over(&self.blocks.units)]);
+        let cuts = Cuts::of(&self.blocks.units);
+        let rows = (rows, &cuts);
         let data = upload(&mut self.in_flight, stream, rows, images, batches);
         let data = data.map_err(|e| self.error("uploading the batch", e))?;
         let inputs = Inputs {

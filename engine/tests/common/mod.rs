@@ -208,8 +208,9 @@ pub fn dp_place(ranks: u32) -> Place {
 
 fn mesh(s: &RankSpec) -> Topology {
     let stages = s.pipeline.as_ref().map_or(1, |p| p.stages.len() as u32);
-    let [tp, ep] = [Axis::Tp, Axis::Ep].map(|a| (a, s.place.length(a)));
-    Topology::new(&[(Axis::Pp, stages), (Axis::Dp, s.data_ranks()), tp, ep]).unwrap()
+    let axes = [Axis::Dp, Axis::Cp, Axis::Tp, Axis::Ep].map(|a| (a, s.place.length(a)));
+    let all: Vec<_> = [(Axis::Pp, stages)].into_iter().chain(axes).collect();
+    Topology::new(&all).unwrap()
 }
 
 /// Ranks of a job over the stages and the data-parallel ranks of `s`.
@@ -288,7 +289,16 @@ impl Declares for Cut {
 
 /// A job of so many ranks over which its layers are cut, for each data-parallel rank of `s`.
 pub fn cut_over(s: RankSpec, tp: u32) -> RankSpec {
-    let mesh = [(Axis::Dp, s.data_ranks()), (Axis::Tp, tp)];
+    over(s, [1, tp])
+}
+
+/// The same, with so many ranks over which its rows are cut for each of them.
+pub fn over(s: RankSpec, [cp, tp]: [u32; 2]) -> RankSpec {
+    let mesh = [
+        (Axis::Dp, s.place.length(Axis::Dp)),
+        (Axis::Cp, cp),
+        (Axis::Tp, tp),
+    ];
     RankSpec {
         place: Place::on(&mesh, 0).unwrap(),
         ..s

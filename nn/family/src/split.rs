@@ -1,7 +1,7 @@
 //! Which models can be cut over how many ranks (tensor parallelism): each rank has whole heads, an equal part of the inner width,
-//! and rows of the vocabulary.
+//! and rows of the vocabulary. And whose rows can be cut (sequence and context parallelism).
 
-use crate::desc::{Attention, Layer, Model, Over, Qkv};
+use crate::desc::{Attention, Layer, Model, Over, Positions, Qkv};
 
 /// The reason for which a model is not cut over so many ranks, in one sentence, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,17 +81,7 @@ pub fn sequence(model: &Model, tp: u64, tokens: u64) -> std::result::Result<(), 
         let fix = fix.to_string();
         Err(SplitError { what, fix })
     };
-    let kinds = model.stack.embed.kinds.map_or(0, |k| k.read);
-    let other = match () {
-        _ if model.vision.is_some() => Some("features of images stand among the tokens"),
-        _ if model.decoder.is_some() => {
-            Some("a decoder reads what the encoder gives of other rows")
-        }
-        _ if kinds > 0 || model.head.pair.is_some_and(|p| p.labelled) => {
-            Some("a second head reads the first token of each row")
-        }
-        _ => None,
-    };
+    let other = several_rows(model);
     if let Some(why) = other {
         return wrong(
             format!("{why}, and its tokens are not cut over ranks"),
@@ -108,6 +98,79 @@ pub fn sequence(model: &Model, tp: u64, tokens: u64) -> std::result::Result<(), 
             ),
         ),
     }
+}
+
+/// Why the tokens of a model are not those of one row of text, each looked at by itself but for attention; none where they are.
+fn several_rows(model: &Model) -> Option<&'static str> {
+    let kinds = model.stack.embed.kinds.map_or(0, |k| k.read);
+    match () {
+        _ if model.vision.is_some() => Some("features of images stand among the tokens"),
+        _ if model.decoder.is_some() => {
+            Some("a decoder reads what the encoder gives of other rows")
+        }
+        _ if kinds > 0 || model.head.pair.is_some_and(|p| p.labelled) => {
+            Some("a second head reads the first token of each row")
+        }
+        _ => None,
+    }
+}
+
+/// Can the rows of a model be cut over ranks (context parallelism)?
+///
+/// # Errors
+/// A model whose tokens are not all of one row of text, or whose biases by distance are learned.
+pub fn rows(model: &Model) -> std::result::Result<(), SplitError> {
+    let learned = |l: &Layer| matches!(l.attention.1.positions, Positions::Buckets(_));
+    let other = several_rows(model).or_else(|| {
+        let some = model.stack.layers.iter().any(learned);
+        some.then_some("biases by distance are learned of whole rows")
+    });
+    match other {
+        None => Ok(()),
+        Some(why) => Err(SplitError {
+            what: format!("{why}, and its rows are not cut over ranks"),
+            fix: "set it to 1".into(),
+        }),
+    }
+}
+
+/// Can queries meet keys of rows that are cut over `cp` ranks, where layers are cut over `tp`: by gathered keys, or `by_heads`?
+///
+/// # Errors
+/// Heads that the ranks do not divide; a window in attention that sees both ways.
+pub fn meeting(
+    model: &Model,
+    [cp, tp]: [u64; 2],
+    by_heads: bool,
+) -> std::result::Result<(), SplitError> {
+    let each = model.stack.layers.iter().map(|l| &l.attention.1);
+    let wrong = |what: String, fix: &str| {
+        let fix = fix.to_string();
+        Err(SplitError { what, fix })
+    };
+    for a in each {
+        let heads = a.heads / tp.max(1);
+        if by_heads && !heads.is_multiple_of(cp) {
+            return wrong(
+                format!(
+                    "the {cp} ranks of mesh.cp do not divide the {heads} query heads that a rank has of a layer"
+                ),
+                "set it to \"all_gather\"",
+            );
+        }
+        if !by_heads && a.window > 0 && !a.causal {
+            return wrong(
+                "a window of attention that sees both ways is not cut".into(),
+                "set it to \"a2a\"",
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Does attention of every layer see earlier tokens only?
+pub fn is_causal(model: &Model) -> bool {
+    model.stack.layers.iter().all(|l| l.attention.1.causal)
 }
 
 /// Are there fewer key-value heads than ranks, so that several ranks have the same one? Where their projections are matrices of their own.

@@ -147,7 +147,7 @@ impl RankSpec {
             )));
         }
         let stage = self.place.size(AxisSet::STAGE);
-        if self.canonical.is_some() && stage != self.data_ranks() {
+        if self.canonical.is_some() && stage != self.place.length(Axis::Dp) {
             return Err(Error::Invalid(format!(
                 "canonical sums on a mesh of {}: ranks that hold parts of parameters add in an order of their own; leave \
                  run.canonical_shards out",

@@ -33,12 +33,4 @@ impl Rows {
     pub fn tokens(&self) -> u64 {
         self.batch * self.seq_len
     }
-
-    /// 32-bit words that go to the device for a micro-batch: tokens, targets, lengths and positions.
-    pub fn input_words(&self) -> u64 {
-        let n = self.tokens();
-        let lengths = self.documents.is_some_and(|d| d.attention);
-        let positions = self.documents.is_some_and(|d| d.positions);
-        2 * n + if lengths { n + self.batch } else { 0 } + if positions { n } else { 0 }
-    }
 }

@@ -1,17 +1,24 @@
 //! Attention with online softmax: O(T) memory, grouped key-value heads, causal and windowed masks. Where documents share the rows of a batch
 //! (`Batch::segments`) nobody sees another document.
 //!
+//! Where rows are cut over ranks and the keys of all are here (context parallelism, [`crate::Meeting::Gather`]), each run of consecutive
+//! queries is one attention over the keys up to its end, or over all where the mask is not causal: a query then meets the keys, biases and random words that it
+//! meets on one rank.
+//!
 //! What not every device has a kernel for goes to `attention_ext_*`, and only where it is asked for: a soft cap of the scores, a bias by
 //! distance, sinks, dropout of the weights, and packed rows whose keys are not their queries.
 
 use super::OpNode;
+use super::add::{copy, sum};
 use crate::env::Env;
 use crate::error::{Result, shape_error};
+use crate::groups::Groups;
+use crate::spmd::AXES;
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
-use crossweave_mesh::Axis;
+use crossweave_mesh::AxisSet;
 
 /// How heads lie and what is masked.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,14 +37,15 @@ pub struct AttentionSpec {
     pub cap: f64,
     /// Fraction of the weights that are zeroed in training; the rest is scaled.
     pub dropout: f64,
-    /// These heads are some of a layer's: each rank along this axis has as many.
-    pub split: Option<Axis>,
+    /// These heads are some of a layer's: each rank along these axes has as many.
+    pub split: AxisSet,
 }
 
 /// What is added to the scores.
 #[derive(Clone, Debug, Default)]
 pub struct AttentionExtras {
-    /// Bias by distance, f32 `[H, Tq + Tk - 1]`: query i and key j get `bias[h, j - i + Tq - 1]`.
+    /// Bias by distance, f32 `[H, 2 T - 1]` of rows of T tokens: query i and key j get `bias[h, j - i + T - 1]`. Of queries that are not
+    /// the keys' positions `[H, Tq + Tk - 1]`, and `bias[h, j - i + Tq - 1]`.
     pub bias: Option<Var>,
     /// The same where it is a constant and has no gradient.
     pub fixed_bias: Option<Tensor>,
@@ -46,6 +54,14 @@ pub struct AttentionExtras {
 }
 
 impl AttentionSpec {
+    /// The place of these heads among equal parts of a layer's, and how many parts there are: those over tp, and each of them cut over cp.
+    pub fn place_of_heads(&self, groups: &dyn Groups) -> [u64; 2] {
+        let over = AXES.iter().filter(|axis| self.split.contains(**axis));
+        over.fold([0, 1], |[at, all], axis| {
+            let n = u64::from(groups.size(*axis));
+            [at * n + u64::from(groups.at(*axis)), all * n]
+        })
+    }
     fn flags(&self) -> u32 {
         if self.causal { op::FLAG_CAUSAL } else { 0 }
     }
@@ -57,9 +73,13 @@ impl AttentionSpec {
             ..Default::default()
         }
     }
-    /// Dropout acts in training only.
-    fn ext_params(&self, env: &Env<'_>) -> op::AttentionExtParams {
+    /// Dropout acts in training only, and of a part of the queries and keys by their places among `whole`.
+    fn ext_params(&self, env: &Env<'_>, part: &Part, whole: [u64; 2]) -> op::AttentionExtParams {
+        let is_whole = [part.queries[2], part.keys] == whole;
+        let [queries, keys] = if is_whole { [0; 2] } else { whole };
         op::AttentionExtParams {
+            queries: queries as i64,
+            keys: keys as i64,
             flags: self.flags(),
             scale: self.scale,
             window: self.window as i64,
@@ -76,40 +96,132 @@ pub(crate) struct Node {
     pub v: Var,
     pub extras: AttentionExtras,
     pub out: Var,
-    lse: Tensor,
+    /// A part for each run of queries.
+    parts: Vec<Part>,
+    /// Queries and keys of whole rows.
+    whole: [u64; 2],
     spec: AttentionSpec,
     op_index: u32,
     /// By `attention_ext_*`.
     ext: bool,
 }
 
+/// Queries that are consecutive tokens of a row, and the keys that they are held against.
+struct Part {
+    /// The first among the queries that are here, the first in the row, and how many.
+    queries: [u64; 3],
+    /// How many keys from the first on.
+    keys: u64,
+    /// Where documents share rows: where their queries end in this run and where their keys end, the same where queries and keys are the
+    /// same positions.
+    segments: Option<[Tensor; 2]>,
+    /// Of what the softmax was a part: f32 `[B, H, queries]`.
+    lse: Tensor,
+}
+
+/// The parts of attention of `tq` queries over `tk` keys a row.
+fn parts(cx: &Cx<'_>, spec: &AttentionSpec, [rows, tq, tk]: [u64; 3]) -> Result<Vec<Part>> {
+    let (env, batch) = (cx.env, &cx.env.batch);
+    let lse = |n: u64| env.run.empty([rows, spec.heads, n], DType::F32);
+    let cu = batch.segments_of(rows)?;
+    // Queries of every token of the row, or of rows that are not cut.
+    if tq == tk || batch.cut_over == AxisSet::NONE {
+        return Ok(vec![Part {
+            queries: [0, 0, tq],
+            keys: tk,
+            segments: cu.map(|cu| [cu.clone(), cu.clone()]),
+            lse: lse(tq)?,
+        }]);
+    }
+    if batch.whole(env.groups, tq) != tk || spec.window > 0 && !spec.causal {
+        return shape_error(format!(
+            "attention: {tq} queries of cut rows over {tk} keys, window {} without a causal mask: give the keys of whole rows",
+            spec.window
+        ));
+    }
+    let runs = batch.runs(env.groups, tq);
+    let each = runs.placed().enumerate();
+    each.map(|(i, (at, [from, n]))| {
+        let segments = match (cu, batch.run_segments.get(i)) {
+            (None, _) => None,
+            (Some(_), Some(both)) => Some(both.clone()),
+            (Some(_), None) => {
+                return shape_error(
+                    "attention: the batch has documents and no lengths of them for cut rows",
+                );
+            }
+        };
+        Ok(Part {
+            queries: [at, from, n],
+            keys: if spec.causal { from + n } else { tk },
+            segments,
+            lse: lse(n)?,
+        })
+    })
+    .collect()
+}
+
+impl Part {
+    fn is_whole(&self, tq: u64) -> bool {
+        self.queries[2] == tq
+    }
+    /// Its queries among those that are here.
+    fn of_queries(&self, t: &Tensor) -> Tensor {
+        match self.is_whole(t.shape().dims()[1]) {
+            true => t.clone(),
+            false => t.narrow(1, self.queries[0], self.queries[2]),
+        }
+    }
+    fn of_keys(&self, t: &Tensor) -> Tensor {
+        match t.shape().dims()[1] == self.keys {
+            true => t.clone(),
+            false => t.narrow(1, 0, self.keys),
+        }
+    }
+    /// Where the keys of documents end, where that is not where their queries do.
+    fn cu_of_keys(&self) -> Option<&Tensor> {
+        let both = self.segments.as_ref();
+        both.filter(|_| self.queries[2] != self.keys)
+            .map(|[_, keys]| keys)
+    }
+    /// Of a bias by distance that the rows of `tokens` have, what these queries and keys have.
+    fn of_distances(&self, bias: &Tensor, tokens: u64) -> Tensor {
+        let [_, from, n] = self.queries;
+        let distances = n + self.keys - 1;
+        match bias.shape().dims()[1] == distances {
+            true => bias.clone(),
+            false => bias.narrow(1, tokens - n - from, distances),
+        }
+    }
+}
+
 /// The key of the mask of dropped weights, by their places in the global batch: `[sequence, head, query, key]`, each query's keys a whole
 /// number of philox blocks.
 ///
-/// The launches that it takes, by the rows of each: one, but where other ranks have the other heads, and so the places between two
+/// The launches that it takes, by the rows of each: one, but where other ranks have the other heads or queries, and so the places between two
 /// sequences.
 fn keys(
     env: &Env<'_>,
     spec: &AttentionSpec,
     op_index: u32,
-    [rows, queries, keys]: [u64; 3],
+    part: &Part,
+    (rows, whole): (u64, [u64; 2]),
 ) -> Vec<([u64; 2], op::PhiloxDyn)> {
-    let [ranks, at] = match spec.split.filter(|_| spec.dropout > 0.0 && env.training) {
-        Some(axis) => [env.groups.size(axis), env.groups.at(axis)].map(u64::from),
-        None => [1, 0],
+    let [at, ranks] = match spec.dropout > 0.0 && env.training {
+        true => spec.place_of_heads(env.groups),
+        false => [0, 1],
     };
+    let [_, from, queries] = part.queries;
+    let [all, blocks] = [whole[0], whole[1].div_ceil(4)];
     let key = |row: u64| op::PhiloxDyn {
         seed: env.key.seed,
         stream: env.key.stream(op_index),
-        offset: ((env.key.first_sequence + row) * ranks + at)
-            * spec.heads
-            * queries
-            * keys.div_ceil(4),
+        offset: (((env.key.first_sequence + row) * ranks + at) * spec.heads * all + from) * blocks,
         ..Default::default()
     };
-    match ranks {
-        1 => vec![([0, rows], key(0))],
-        _ => (0..rows).map(|row| ([row, 1], key(row))).collect(),
+    match ranks == 1 && queries == all {
+        true => vec![([0, rows], key(0))],
+        false => (0..rows).map(|row| ([row, 1], key(row))).collect(),
     }
 }
 
@@ -123,7 +235,7 @@ fn fits(
     spec: &AttentionSpec,
     [qv, kv, vv]: [&Tensor; 3],
     [bias, sinks]: [Option<&Tensor>; 2],
-    packed: bool,
+    (packed, cut): (bool, bool),
 ) -> Result<()> {
     let (d, e) = (qv.shape().dims(), kv.shape().dims());
     // The width of a head, where the dims are those of so many heads.
@@ -151,7 +263,8 @@ fn fits(
         ));
     }
     let h = spec.heads;
-    let distances = [h, (d[1] + e[1]).saturating_sub(1)];
+    let queries = if cut { e[1] } else { d[1] };
+    let distances = [h, (queries + e[1]).saturating_sub(1)];
     if bias.is_some_and(|b| *b.shape().dims() != distances || b.dtype() != DType::F32)
         || sinks.is_some_and(|s| *s.shape().dims() != [h])
     {
@@ -159,7 +272,7 @@ fn fits(
             "attention: bias {bias:?} must be f32 {distances:?} and sinks {sinks:?} [{h}]"
         ));
     }
-    if packed && d[1] != e[1] {
+    if packed && queries != e[1] {
         return shape_error(format!(
             "attention: q {qv:?} over k {kv:?} in a batch of packed documents, whose queries and keys are the same positions"
         ));
@@ -182,41 +295,50 @@ pub(crate) fn forward(
     };
     let sinks = extras.sinks.map(|s| cx.param(s)).transpose()?;
     let rows = qv.shape().dims().first().copied().unwrap_or(0);
+    let cut = cx.env.batch.cut_over != AxisSet::NONE;
     let cu = cx.env.batch.segments_of(rows)?;
-    fits(&spec, [qv, kv, vv], [bias, sinks], cu.is_some())?;
+    fits(&spec, [qv, kv, vv], [bias, sinks], (cu.is_some(), cut))?;
     let (d, e) = (qv.shape().dims(), kv.shape().dims());
     let (run, h, g) = (cx.env.run, spec.heads, spec.kv_heads);
     let o = run.empty([d[0], d[1], d[2..].iter().product()], qv.dtype())?;
-    let lse = run.empty([d[0], h, d[1]], DType::F32)?;
-    let (oh, qh) = (o.heads(h), qv.heads(h));
-    let (kh, vh) = (kv.heads(g), vv.heads(g));
-    let ops = [&oh, &lse, &qh, &kh, &vh].map(Some);
+    let parts = parts(cx, &spec, [d[0], d[1], e[1]])?;
+    let whole = [if cut { e[1] } else { d[1] }, e[1]];
     let dropped = spec.dropout > 0.0 && cx.env.training;
-    let ext = spec.cap > 0.0 || dropped || bias.is_some() || sinks.is_some();
+    let added = spec.cap > 0.0 || dropped || bias.is_some() || sinks.is_some();
+    // Documents of which the queries of a run are a part are for the extended op too.
+    let ext = added || cu.is_some() && [d[1], e[1]] != whole;
     let op_index = cx.op_index();
-    let [o1, lse1, q1, k1, v1] = ops;
-    if ext {
-        let params = spec.ext_params(cx.env);
-        for (rows, key) in keys(cx.env, &spec, op_index, [d[0], d[1], e[1]]) {
-            let [o1, lse1, q1, k1, v1, cu] = [o1, lse1, q1, k1, v1, cu].map(|t| of_rows(t, rows));
-            let [o1, lse1, q1, k1, v1, cu] = [&o1, &lse1, &q1, &k1, &v1, &cu].map(Option::as_ref);
+    for part in &parts {
+        let [o1, q1] = [&o, qv].map(|t| part.of_queries(t).heads(h));
+        let [k1, v1] = [kv, vv].map(|t| part.of_keys(t).heads(g));
+        let ops = [&o1, &part.lse, &q1, &k1, &v1].map(Some);
+        let [o1, lse1, q1, k1, v1] = ops;
+        let cu = part.segments.as_ref().map(|[q, _]| q);
+        if ext {
+            let params = spec.ext_params(cx.env, part, whole);
+            let bias = bias.map(|b| part.of_distances(b, e[1]));
+            let cu_k = part.cu_of_keys();
+            for (rows, key) in keys(cx.env, &spec, op_index, part, (d[0], whole)) {
+                let each = [o1, lse1, q1, k1, v1, cu, cu_k].map(|t| of_rows(t, rows));
+                let [o1, lse1, q1, k1, v1, cu, cu_k] = each.each_ref().map(Option::as_ref);
+                run.launch(
+                    op::ATTENTION_EXT_FWD,
+                    &[o1, lse1, q1, k1, v1, bias.as_ref(), sinks, cu, cu_k],
+                    params.as_bytes(),
+                    key.as_bytes(),
+                )?;
+            }
+        } else if cu.is_some() {
+            let ops = [o1, lse1, q1, k1, v1, cu];
             run.launch(
-                op::ATTENTION_EXT_FWD,
-                &[o1, lse1, q1, k1, v1, bias, sinks, cu, None],
-                params.as_bytes(),
-                key.as_bytes(),
+                op::ATTENTION_VARLEN_FWD,
+                &ops,
+                spec.params().as_bytes(),
+                &[],
             )?;
+        } else {
+            run.launch(op::ATTENTION_FWD, &ops, spec.params().as_bytes(), &[])?;
         }
-    } else if cu.is_some() {
-        let ops = [o1, lse1, q1, k1, v1, cu];
-        run.launch(
-            op::ATTENTION_VARLEN_FWD,
-            &ops,
-            spec.params().as_bytes(),
-            &[],
-        )?;
-    } else {
-        run.launch(op::ATTENTION_FWD, &ops, spec.params().as_bytes(), &[])?;
     }
     let node = cx.next_node();
     let out = cx.push_val(o, node, Origin::Own, false);
@@ -238,7 +360,8 @@ pub(crate) fn forward(
         v,
         extras,
         out,
-        lse,
+        parts,
+        whole,
         spec,
         op_index,
         ext,
@@ -258,31 +381,76 @@ impl Node {
             b.val(self.out, nodes)?,
         );
         let [dq, dk, dv] = b.dests([self.q, self.k, self.v])?;
-        let (h, g) = (self.spec.heads, self.spec.kv_heads);
-        let wide = [&dq, &dy, &o, &q].map(|t| t.heads(h));
-        let narrow = [&dk, &dv, &k, &v].map(|t| t.heads(g));
-        let ops = [
-            &wide[0], &narrow[0], &narrow[1], &wide[1], &wide[2], &wide[3], &narrow[2], &narrow[3],
-            &self.lse,
-        ]
-        .map(Some);
-        let cu = b.env.batch.segments.as_ref();
-        if self.ext {
-            self.ext_backward(b, nodes, &ops, cu)?;
-        } else {
-            let (run, params) = (b.env.run, self.spec.params());
-            match cu {
-                Some(_) => {
-                    let [dq, dk, dv, dy, o, q, k, v, lse] = ops;
-                    let ops = [dq, dk, dv, dy, o, q, k, v, lse, cu];
-                    run.launch(op::ATTENTION_VARLEN_BWD, &ops, params.as_bytes(), &[])?;
+        // Several runs of queries read the same keys: the run with the most keys writes their gradients, and the others add to them.
+        let mut order: Vec<&Part> = self.parts.iter().collect();
+        order.sort_by_key(|p| std::cmp::Reverse(p.keys));
+        for (i, part) in order.into_iter().enumerate() {
+            let narrow = |t: &Tensor| part.of_keys(t);
+            let to = match i {
+                0 => [&dk, &dv].map(narrow),
+                _ => {
+                    let like = |t: &Tensor| b.env.run.empty(*narrow(t).shape(), t.dtype());
+                    [like(&dk)?, like(&dv)?]
                 }
-                None => run.launch(op::ATTENTION_BWD, &ops, params.as_bytes(), &[])?,
+            };
+            let all = [&dq, &dy, &o, &q].map(|t| part.of_queries(t));
+            self.part_backward(
+                b,
+                nodes,
+                part,
+                (all.each_ref(), [&narrow(&k), &narrow(&v)], to.each_ref()),
+            )?;
+            for (whole, part_of) in [&dk, &dv].into_iter().zip(&to) {
+                let all = whole.shape().dims()[1];
+                match i {
+                    0 if part.keys < all => {
+                        let hidden = whole.narrow(1, part.keys, all - part.keys);
+                        let nothing = b.env.run.zeros(*hidden.shape(), hidden.dtype())?;
+                        copy(b.env, &hidden, &nothing)?;
+                    }
+                    0 => {}
+                    // Sums are dense, and the keys of a part of each row are not.
+                    _ => {
+                        let these = narrow(whole);
+                        sum(b.env, part_of, part_of, &these)?;
+                        copy(b.env, &these, part_of)?;
+                    }
+                }
             }
         }
         b.give(self.q, dq)?;
         b.give(self.k, dk)?;
         b.give(self.v, dv)
+    }
+
+    /// The gradients of one part: of `dq, dy, o, q`, of `k, v`, into `dk, dv`.
+    fn part_backward(
+        &self,
+        b: &mut Back<'_, '_>,
+        nodes: &[OpNode],
+        part: &Part,
+        (wide, [k, v], [dk, dv]): ([&Tensor; 4], [&Tensor; 2], [&Tensor; 2]),
+    ) -> Result<()> {
+        let (h, g) = (self.spec.heads, self.spec.kv_heads);
+        let wide = wide.map(|t| t.heads(h));
+        let narrow = [dk, dv, k, v].map(|t| t.heads(g));
+        let ops = [
+            &wide[0], &narrow[0], &narrow[1], &wide[1], &wide[2], &wide[3], &narrow[2], &narrow[3],
+            &part.lse,
+        ]
+        .map(Some);
+        if self.ext {
+            return self.ext_backward(b, nodes, &ops, part);
+        }
+        let (run, params) = (b.env.run, self.spec.params());
+        match &part.segments {
+            Some([cu, _]) => {
+                let [dq, dk, dv, dy, o, q, k, v, lse] = ops;
+                let ops = [dq, dk, dv, dy, o, q, k, v, lse, Some(cu)];
+                run.launch(op::ATTENTION_VARLEN_BWD, &ops, params.as_bytes(), &[])
+            }
+            None => run.launch(op::ATTENTION_BWD, &ops, params.as_bytes(), &[]),
+        }
     }
 
     /// By `attention_ext_bwd`; gives the bias and the sinks their gradients.
@@ -291,7 +459,7 @@ impl Node {
         b: &mut Back<'_, '_>,
         nodes: &[OpNode],
         ops: &[Option<&Tensor>; 9],
-        cu: Option<&Tensor>,
+        part: &Part,
     ) -> Result<()> {
         let env = b.env;
         let learned = self.extras.bias.map(|v| b.val(v, nodes)).transpose()?;
@@ -300,6 +468,8 @@ impl Node {
             None => None,
         };
         let bias = learned.as_ref().or(self.extras.fixed_bias.as_ref());
+        let bias = bias.map(|t| part.of_distances(t, self.whole[1]));
+        let part_of_dbias = dbias.as_ref().map(|t| part.of_distances(t, self.whole[1]));
         let sinks = self.extras.sinks.map(|p| p.0 as usize);
         let wanted = sinks.filter(|p| env.grads.wants(*p));
         // The op adds in f32; the gradient may be of another type.
@@ -307,17 +477,18 @@ impl Node {
             Some(p) => Some(env.run.zeros(*env.params[p].shape(), DType::F32)?),
             None => None,
         };
-        let params = self.spec.ext_params(env);
-        let dim = |t: Option<&Tensor>, d: usize| t.map_or(0, |t| t.shape().dims()[d]);
-        let sizes = [dim(ops[5], 0), dim(ops[5], 1), dim(ops[6], 1)];
+        let params = self.spec.ext_params(env, part, self.whole);
+        let rows = ops[5].map_or(0, |t| t.shape().dims()[0]);
         let sinks = sinks.map(|p| &env.params[p]);
-        for (rows, key) in keys(env, &self.spec, self.op_index, sizes) {
+        let (cu, cu_k) = (part.segments.as_ref().map(|[q, _]| q), part.cu_of_keys());
+        for (rows, key) in keys(env, &self.spec, self.op_index, part, (rows, self.whole)) {
             let each = ops.map(|t| of_rows(t, rows));
             let [dq, dk, dv, dy, o, q, k, v, lse] = each.each_ref().map(Option::as_ref);
-            let cu = of_rows(cu, rows);
-            let (dbias, dsinks, cu) = (dbias.as_ref(), dsinks.as_ref(), cu.as_ref());
+            let [cu, cu_k] = [cu, cu_k].map(|t| of_rows(t, rows));
+            let (dbias, dsinks) = (part_of_dbias.as_ref(), dsinks.as_ref());
+            let (bias, cu, cu_k) = (bias.as_ref(), cu.as_ref(), cu_k.as_ref());
             let all = [
-                dq, dk, dv, dbias, dsinks, dy, o, q, k, v, lse, bias, sinks, cu, None,
+                dq, dk, dv, dbias, dsinks, dy, o, q, k, v, lse, bias, sinks, cu, cu_k,
             ];
             env.run.launch(
                 op::ATTENTION_EXT_BWD,

@@ -12,13 +12,14 @@
 //! | `shift` | V: what the rank `by` places before has | from the rank as many places behind |
 //!
 //! Along the first dim that is longer than one pieces lie end to end and nothing is copied; along others they are packed by one
-//! strided copy.
+//! strided copy. Where the ranks have chunks of rows in another order ([`Layout::ZigZag`]) each chunk is copied by itself.
 
 use super::OpNode;
 use super::add::copy;
 use crate::env::Env;
 use crate::error::{Result, shape_error};
 use crate::exchange::{Exchange, Link};
+use crate::rows::Layout;
 use crate::spmd::Ty;
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Shape, Tensor};
@@ -99,6 +100,9 @@ pub(crate) struct Node {
     kind: Kind,
 }
 
+/// The dim of the tokens of rows, in values that have one.
+const TOKENS: usize = 1;
+
 /// One transition under way on one rank.
 struct Move<'a, 'e> {
     env: &'a Env<'e>,
@@ -144,9 +148,9 @@ impl Move<'_, '_> {
         Ok(Shape::new(&dims))
     }
     fn piece(&self, shape: &Shape, dim: usize) -> Result<Shape> {
-        let n = self.ranks();
+        let (n, pieces) = (self.ranks(), self.layout(dim).pieces(self.ranks()));
         self.with_dim(shape, dim, |d| {
-            (d >= n && d.is_multiple_of(n)).then(|| d / n)
+            (d >= pieces && d.is_multiple_of(pieces)).then(|| d / n)
         })
     }
     fn whole(&self, shape: &Shape, dim: usize) -> Result<Shape> {
@@ -154,6 +158,14 @@ impl Move<'_, '_> {
         self.with_dim(shape, dim, |d| Some(d * n))
     }
 
+    /// The order in which pieces of a dim lie on the ranks.
+    fn layout(&self, dim: usize) -> Layout {
+        let batch = self.env.batch;
+        match dim == TOKENS && batch.cut_over.contains(self.link.axis) {
+            true => batch.rows.layout,
+            false => Layout::Contiguous,
+        }
+    }
     /// A dense tensor as the pieces of a dim, `[ranks, before, piece]`, wherever they lie.
     fn as_pieces(&self, x: &Tensor, dim: usize) -> Tensor {
         let (dims, n) = (x.shape().dims(), self.ranks());
@@ -162,30 +174,57 @@ impl Move<'_, '_> {
         let piece = row / n;
         x.strided([n, before, piece], &[piece as i64, row as i64, 1], 0)
     }
+    /// Copies between the rows of a dense tensor and the pieces of one of their dims, rank behind rank: into these, or out of them.
+    fn copy_pieces(&self, rows: &Tensor, pieces: &Tensor, dim: usize, out: bool) -> Result<()> {
+        let way = |rows: &Tensor, pieces: &Tensor| match out {
+            true => copy(self.env, rows, pieces),
+            false => copy(self.env, pieces, rows),
+        };
+        let (dims, n) = (rows.shape().dims(), self.ranks());
+        let before: u64 = dims[..dim].iter().product();
+        let (row, each): (u64, u64) = (
+            dims[dim..].iter().product(),
+            dims[dim + 1..].iter().product(),
+        );
+        let layout = self.layout(dim);
+        if layout == Layout::Contiguous {
+            let rows = self.as_pieces(rows, dim);
+            return way(&rows, &pieces.view(*rows.shape()));
+        }
+        let piece = row / n;
+        for rank in 0..n {
+            for (at, [from, len]) in layout.runs([rank, n], dims[dim]).placed() {
+                let shape = [before, len * each];
+                let of_rank = rank * before * piece + at * each;
+                let chunk = pieces.strided(shape, &[piece as i64, 1], of_rank);
+                way(&rows.strided(shape, &[row as i64, 1], from * each), &chunk)?;
+            }
+        }
+        Ok(())
+    }
     /// Do the pieces of a dim lie one behind the other already?
-    fn in_order(x: &Shape, dim: usize) -> bool {
-        x.dims()[..dim].iter().all(|d| *d == 1)
+    fn in_order(&self, x: &Shape, dim: usize) -> bool {
+        let first = x.dims()[..dim].iter().all(|d| *d == 1);
+        first && self.layout(dim) == Layout::Contiguous
     }
 
     /// The pieces of a dim, one behind the other.
     fn packed(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
         let x = self.dense(x)?;
-        if Self::in_order(x.shape(), dim) {
+        if self.in_order(x.shape(), dim) {
             return Ok(x);
         }
         let y = self.env.run.empty(*x.shape(), x.dtype())?;
-        let from = self.as_pieces(&x, dim);
-        copy(self.env, &y.view(*from.shape()), &from)?;
+        self.copy_pieces(&x, &y, dim, false)?;
         Ok(y)
     }
     /// A tensor of this shape from the pieces of one of its dims, which lie one behind the other.
     fn unpacked(&self, pieces: Tensor, shape: Shape, dim: usize) -> Result<Tensor> {
-        if Self::in_order(&shape, dim) {
+        if self.in_order(&shape, dim) {
             return Ok(pieces.view(shape));
         }
         let y = self.env.run.empty(shape, pieces.dtype())?;
-        let to = self.as_pieces(&y, dim);
-        copy(self.env, &to, &pieces.view(*to.shape()))?;
+        self.copy_pieces(&y, &pieces, dim, true)?;
         Ok(y)
     }
 
@@ -217,9 +256,13 @@ impl Move<'_, '_> {
     fn sliced(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
         let shape = self.piece(x.shape(), dim)?;
         let y = self.env.run.empty(shape, x.dtype())?;
-        let len = shape.dims()[dim];
         let at = u64::from(self.env.groups.at(self.link.axis));
-        copy(self.env, &y, &x.narrow(dim, at * len, len))?;
+        let runs = self
+            .layout(dim)
+            .runs([at, self.ranks()], x.shape().dims()[dim]);
+        for (at, [from, len]) in runs.placed() {
+            copy(self.env, &y.narrow(dim, at, len), &x.narrow(dim, from, len))?;
+        }
         Ok(y)
     }
     fn exchanged(&self, x: &Tensor, split: usize, join: usize) -> Result<Tensor> {

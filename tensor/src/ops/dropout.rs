@@ -1,6 +1,6 @@
 //! Dropout keyed by counter: the mask is a function of seed, step, unit, op and the element's place in the *global* batch, so recompute and
 //! any number of ranks or micro-batches give the same mask, and nothing is stored. Where ranks have pieces of the rows
-//! ([`crate::Batch::hidden_over`]) a piece's elements have the places that they have in the whole row.
+//! ([`crate::Batch::hidden_over`], [`crate::Batch::cut_over`]) a piece's elements have the places that they have in the whole row.
 
 use super::OpNode;
 use super::add::copy;
@@ -20,16 +20,17 @@ pub(crate) struct Node {
 /// Elements that one number of the counter gives.
 const BLOCK: u64 = 4;
 
-/// One launch when sequences are here as a whole and are whole blocks, else one per sequence.
+/// One launch when sequences are here as a whole and are whole blocks, else one for each run of tokens of each sequence.
 fn apply(env: &Env<'_>, y: &Tensor, x: &Tensor, p: f64, op_index: u32) -> Result<()> {
     let params = op::DropoutParams {
         p,
         ..Default::default()
     };
-    let sequences = x.shape().dims().first().copied().unwrap_or(1);
-    let per_sequence = x.numel().checked_div(sequences).unwrap_or(0);
-    let [piece, pieces] = env.batch.piece(env.groups);
-    let blocks = (per_sequence * pieces).div_ceil(BLOCK);
+    let dims = x.shape().dims();
+    let [sequences, tokens] = [0, 1].map(|i| dims.get(i).copied().unwrap_or(1));
+    let width: u64 = dims.iter().skip(2).product();
+    let (runs, whole) = env.batch.hidden_runs(env.groups, tokens);
+    let blocks = (whole * width).div_ceil(BLOCK);
     let mut key = op::PhiloxDyn {
         seed: env.key.seed,
         stream: env.key.stream(op_index),
@@ -41,22 +42,31 @@ fn apply(env: &Env<'_>, y: &Tensor, x: &Tensor, p: f64, op_index: u32) -> Result
         env.run
             .launch(op::DROPOUT, &operands, params.as_bytes(), key.as_bytes())
     };
-    if pieces == 1 && per_sequence.is_multiple_of(BLOCK) {
+    if whole == tokens && (tokens * width).is_multiple_of(BLOCK) {
         return launch(y, x, &key);
     }
-    let first = piece * per_sequence;
     for s in 0..sequences {
-        key.offset = (env.key.first_sequence + s) * blocks + first / BLOCK;
-        let (y, x) = (y.narrow(0, s, 1), x.narrow(0, s, 1));
-        match first % BLOCK {
-            0 => launch(&y, &x, &key)?,
-            // The piece begins within a block: what of it comes before is dropped or kept, and not looked at.
-            before => {
-                let all = env.run.zeros([before + per_sequence], x.dtype())?;
-                let own = all.narrow(0, before, per_sequence).view(*x.shape());
-                copy(env, &own, &x)?;
-                launch(&all, &all, &key)?;
-                copy(env, &y, &own)?;
+        for (at, [from, len]) in runs.placed() {
+            let first = from * width;
+            key.offset = (env.key.first_sequence + s) * blocks + first / BLOCK;
+            let own = |t: &Tensor| {
+                let sequence = t.narrow(0, s, 1);
+                match sequence.shape().rank() {
+                    1 => sequence,
+                    _ => sequence.narrow(1, at, len),
+                }
+            };
+            let (y, x) = (own(y), own(x));
+            match first % BLOCK {
+                0 => launch(&y, &x, &key)?,
+                // The run begins within a block: what of it comes before is dropped or kept, and not looked at.
+                before => {
+                    let all = env.run.zeros([before + x.numel()], x.dtype())?;
+                    let own = all.narrow(0, before, x.numel()).view(*x.shape());
+                    copy(env, &own, &x)?;
+                    launch(&all, &all, &key)?;
+                    copy(env, &y, &own)?;
+                }
             }
         }
     }

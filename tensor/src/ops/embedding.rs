@@ -2,7 +2,9 @@
 
 use super::vocabulary::Vocabulary;
 use super::{OpNode, add};
+use crate::env::Env;
 use crate::error::{Error, Result, shape_error};
+use crate::rows::Runs;
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
 use crossweave_hal::abi::op;
@@ -50,7 +52,7 @@ fn tokens(batch: &crate::Batch) -> Result<&Tensor> {
         .ok_or_else(|| Error::Shape("embedding: the batch carries no tokens".into()))
 }
 
-/// Rows of the position table a sequence of length `t` reads.
+/// Rows of the position table that sequences of length `t` read.
 pub(super) fn positions(table: &Tensor, t: u64, form: Lookup) -> Result<Tensor> {
     let (first, rows) = (form.first_position, table.shape().dims()[0]);
     if t + first > rows {
@@ -60,6 +62,43 @@ pub(super) fn positions(table: &Tensor, t: u64, form: Lookup) -> Result<Tensor> 
         ));
     }
     Ok(table.narrow(0, first, t))
+}
+
+/// Those of the tokens that are here, one behind the other: a view, or where they are two runs of their rows a copy.
+pub(super) fn of_runs(env: &Env<'_>, rows: &Tensor, runs: &Runs) -> Result<Tensor> {
+    if let Some([from, len]) = runs.one() {
+        return Ok(rows.narrow(0, from, len));
+    }
+    let tokens = runs.iter().map(|[_, len]| len).sum();
+    let all = env.run.empty([tokens, rows.shape().last()], rows.dtype())?;
+    for (at, [from, len]) in runs.placed() {
+        add::copy(env, &all.narrow(0, at, len), &rows.narrow(0, from, len))?;
+    }
+    Ok(all)
+}
+
+/// The rows of the position table for the `t` tokens of each row that are here: all of them, where the batch has positions within documents.
+fn own_positions(env: &Env<'_>, table: &Tensor, t: u64, form: Lookup) -> Result<Tensor> {
+    let rows = positions(table, env.batch.whole(env.groups, t), form)?;
+    match env.batch.positions {
+        Some(_) => Ok(rows),
+        None => of_runs(env, &rows, &env.batch.runs(env.groups, t)),
+    }
+}
+
+/// Adds what was summed for the rows of [`of_runs`] to those of the table's gradient.
+pub(super) fn add_to_runs(env: &Env<'_>, grad: &Tensor, own: &Tensor, runs: &Runs) -> Result<()> {
+    let p = op::AxpbyParams {
+        alpha: 1.0,
+        beta: 1.0,
+        ..Default::default()
+    };
+    for (at, [from, len]) in runs.placed() {
+        let (to, part) = (grad.narrow(0, from, len), own.narrow(0, at, len));
+        let operands = [Some(&to), Some(&part)];
+        env.run.launch(op::AXPBY, &operands, p.as_bytes(), &[])?;
+    }
+    Ok(())
 }
 
 pub(crate) fn forward(
@@ -73,7 +112,8 @@ pub(crate) fn forward(
     let local = over.map(|v| v.local(cx.env, &all)).transpose()?;
     let ids = local.as_ref().map_or(&all, |(ids, _)| ids);
     let (b, t) = (ids.shape().dims()[0], ids.shape().dims()[1]);
-    let rows = pos.map(|p| positions(cx.param(p)?, t, form)).transpose()?;
+    let rows = pos.map(|p| own_positions(cx.env, cx.param(p)?, t, form));
+    let rows = rows.transpose()?;
     // Of ranks whose lookups are added one adds the positions; each has their whole gradient.
     let rows = rows.filter(|_| over.is_none_or(|v| v.leads(cx.env)));
     let (run, shape) = (cx.env.run, [b, t, tv.shape().last()]);
@@ -147,6 +187,7 @@ impl Node {
                 scatter(sums(self.table)?, ids, p)?;
             }
             if wanted.is_some() {
+                let t = env.batch.whole(env.groups, t);
                 scatter(&positions(sums(pos)?, t, self.form)?, at, all)?;
             }
             return Ok(());
@@ -157,20 +198,32 @@ impl Node {
         } else {
             env.grads.discard(env, table)?
         };
+        // The whole gradient, and of it the rows of the tokens that are here: a view, or where these are two runs memory to be added to it.
+        let t = ids.shape().dims()[1];
+        let runs = env.batch.runs(env.groups, t);
         let dpos = match wanted {
-            Some(p) => Some(positions(
-                env.grads.adding(env.run, p.0 as usize)?,
-                ids.shape().dims()[1],
-                self.form,
-            )?),
+            Some(p) => {
+                let all = env.grads.adding(env.run, p.0 as usize)?;
+                let all = positions(all, env.batch.whole(env.groups, t), self.form)?;
+                let own = match runs.one() {
+                    Some([from, len]) => all.narrow(0, from, len),
+                    None => env.run.zeros([t, all.shape().last()], all.dtype())?,
+                };
+                Some((all, own))
+            }
             None => None,
         };
+        let own = dpos.as_ref().map(|(_, own)| own);
         env.run.launch(
             op::EMBEDDING_BWD,
-            &[Some(&dtable), dpos.as_ref(), Some(&dy), Some(ids)],
+            &[Some(&dtable), own, Some(&dy), Some(ids)],
             p.as_bytes(),
             &[],
-        )
+        )?;
+        match dpos {
+            Some((all, own)) if runs.one().is_none() => add_to_runs(env, &all, &own, &runs),
+            _ => Ok(()),
+        }
     }
 }
 

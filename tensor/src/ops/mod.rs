@@ -17,6 +17,7 @@ pub mod pack;
 pub mod pair;
 pub mod pointwise;
 pub mod positions;
+pub mod repeat;
 pub mod rope;
 pub mod split;
 pub mod vocabulary;
@@ -34,6 +35,7 @@ pub(crate) enum OpNode {
     Linear(linear::Node),
     Split(split::Node),
     Pack(pack::Node),
+    Repeat(repeat::Node),
     Images(images::Node),
     Positions(positions::Node),
     Norm(norm::Node),
@@ -59,6 +61,7 @@ impl OpNode {
             OpNode::Linear(n) => n.backward(b, nodes),
             OpNode::Split(n) => n.backward(b),
             OpNode::Pack(n) => n.backward(b),
+            OpNode::Repeat(n) => n.backward(b),
             OpNode::Images(n) => n.backward(b),
             OpNode::Positions(n) => n.backward(b),
             OpNode::Norm(n) => n.backward(b, nodes),
@@ -79,7 +82,7 @@ impl OpNode {
 
     /// Is it there only where a model is split over ranks?
     pub fn is_of_splits(&self) -> bool {
-        matches!(self, OpNode::Transition(_))
+        matches!(self, OpNode::Transition(_) | OpNode::Repeat(_))
     }
 
     /// Values read.
@@ -89,6 +92,7 @@ impl OpNode {
             OpNode::Linear(n) => vec![n.x],
             OpNode::Split(n) => vec![n.x],
             OpNode::Pack(n) => vec![n.x],
+            OpNode::Repeat(n) => vec![n.x],
             OpNode::Images(n) => vec![n.x],
             OpNode::Positions(n) => vec![n.x],
             OpNode::Norm(n) => vec![n.x],
@@ -113,6 +117,7 @@ impl OpNode {
             OpNode::Linear(n) => Some(n.out),
             OpNode::Split(_) => None,
             OpNode::Pack(n) => Some(n.out),
+            OpNode::Repeat(n) => Some(n.out),
             OpNode::Images(n) => Some(n.out),
             OpNode::Positions(n) => Some(n.out),
             OpNode::Norm(n) => Some(n.out),

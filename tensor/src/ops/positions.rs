@@ -1,10 +1,11 @@
 //! Rows of a table added to values that are there already: learned positions of an embedding that was projected (by place in the row, or by
 //! the batch's positions within documents), and the row that all places share (BERT's kind of token).
 
-use super::embedding::{Lookup, positions};
+use super::embedding::{Lookup, add_to_runs, of_runs, positions};
 use super::{OpNode, add};
 use crate::env::Env;
 use crate::error::{Result, shape_error};
+use crate::rows::Runs;
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
 use crossweave_hal::DType;
@@ -50,25 +51,31 @@ fn noted(cx: &mut Cx<'_>, y: Tensor, x: Var, table: Param, form: Option<Lookup>)
     out
 }
 
-/// Rows of the table of the tokens that are here, `[b, t]` of each row's pieces: those of their places in the row, or all rows and which
-/// of them each token reads.
-fn places(
-    env: &Env<'_>,
-    table: &Tensor,
-    [b, t]: [u64; 2],
-    form: Lookup,
-) -> Result<(Tensor, Option<Tensor>)> {
-    let [piece, pieces] = env.batch.piece(env.groups);
-    let rows = positions(table, t * pieces, form)?;
-    let from = piece * t;
-    match env.batch.positions_of("positions", [b, t * pieces])? {
-        None => Ok((rows.narrow(0, from, t), None)),
-        Some(at) if pieces == 1 => Ok((rows, Some(at.clone()))),
-        Some(at) => {
-            let own = env.run.empty([b, t], at.dtype())?;
-            add::copy(env, &own, &at.narrow(1, from, t))?;
-            Ok((rows, Some(own)))
-        }
+/// What the tokens that are here, `[b, t]` of each row's pieces, read of a table.
+struct Places {
+    /// All rows that the whole sequences read.
+    all: Tensor,
+    /// The runs of tokens that are here.
+    runs: Runs,
+    /// Which of the rows each token reads, where that is not its place in the row.
+    at: Option<Tensor>,
+}
+
+impl Places {
+    fn of(env: &Env<'_>, table: &Tensor, [b, t]: [u64; 2], form: Lookup) -> Result<Places> {
+        let (runs, whole) = env.batch.hidden_runs(env.groups, t);
+        let all = positions(table, whole, form)?;
+        // The batch has positions of the tokens of its rows that are here, of which hidden states may be a piece.
+        let [piece, pieces] = env.batch.hidden_piece(env.groups);
+        let at = match env.batch.positions_of("positions", [b, t * pieces])? {
+            Some(at) if pieces > 1 => {
+                let own = env.run.empty([b, t], at.dtype())?;
+                add::copy(env, &own, &at.narrow(1, piece * t, t))?;
+                Some(own)
+            }
+            at => at.cloned(),
+        };
+        Ok(Places { all, runs, at })
     }
 }
 
@@ -80,19 +87,20 @@ pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, table: Param, form: Lookup) -> Re
     if tv.shape().last() != d || tv.dtype() != xv.dtype() {
         return shape_error(format!("positions: {xv:?} with table {tv:?}"));
     }
-    let (rows, at) = places(cx.env, tv, [b, t], form)?;
+    let rows = Places::of(cx.env, tv, [b, t], form)?;
     let run = cx.env.run;
     let y = run.empty([b, t, d], xv.dtype())?;
-    match &at {
+    match &rows.at {
         Some(at) => {
-            let places = run.empty([b, t, d], rows.dtype())?;
-            let operands = [Some(&places), Some(&rows), Some(at), None];
+            let places = run.empty([b, t, d], rows.all.dtype())?;
+            let operands = [Some(&places), Some(&rows.all), Some(at), None];
             let p = op::IndexParams::default();
             run.launch(op::EMBEDDING_FWD, &operands, p.as_bytes(), &[])?;
             add::sum(cx.env, &y, &xv, &places)?;
         }
         None => {
-            let all = rows.strided([b, t, d], &[0, d as i64, 1], 0);
+            let own = of_runs(cx.env, &rows.all, &rows.runs)?;
+            let all = own.strided([b, t, d], &[0, d as i64, 1], 0);
             add::sum(cx.env, &y, &xv, &all)?;
         }
     }
@@ -116,21 +124,17 @@ impl Node {
                 env.run
                     .launch(op::EMBEDDING_BWD, &operands, p.as_bytes(), &[])
             };
-            let found = self.form.map(|form| places(env, all, [n, t], form));
+            let found = self.form.map(|form| Places::of(env, all, [n, t], form));
             match found.transpose()? {
                 None => scatter(all, &env.run.zeros([n, t], DType::I32)?)?,
-                Some((grad, Some(at))) => scatter(&grad, &at)?,
-                Some((grad, None)) => {
-                    let p = op::AxpbyParams {
-                        alpha: 1.0,
-                        beta: 1.0,
-                        ..Default::default()
-                    };
-                    let whole = grad.strided([1, t, d], &[0, d as i64, 1], 0);
+                Some(Places {
+                    all, at: Some(at), ..
+                }) => scatter(&all, &at)?,
+                Some(Places { all, runs, .. }) => {
                     for row in 0..n {
                         let one = dy.narrow(0, row, 1);
-                        let operands = [Some(&whole), Some(&one)];
-                        env.run.launch(op::AXPBY, &operands, p.as_bytes(), &[])?;
+                        let one = one.strided([t, d], &one.strides()[1..], 0);
+                        add_to_runs(env, &all, &one, &runs)?;
                     }
                 }
             }

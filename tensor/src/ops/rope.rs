@@ -1,6 +1,6 @@
 //! Rotary positions, in place where nobody else reads the input: the rotation needs none for its backward (the inverse rotation), so the
 //! memory of `x` becomes that of `y`. Where positions are counted within documents (`Batch::positions`), the angles of each token are gathered
-//! first, and all rows are one sequence.
+//! first, and all rows are one sequence. Of rows that are cut over ranks each run of tokens is turned by the angles of its places.
 
 use super::OpNode;
 use crate::env::Env;
@@ -52,7 +52,13 @@ fn turn(
     let d = x.shape().dims();
     let rows = [d[0], d[1]];
     let Some(positions) = env.batch.positions_of("rope", rows)? else {
-        return rotate(env.run, y, x, heads, cos, sin, flags);
+        let runs = env.batch.runs(env.groups, d[1]);
+        for (at, [from, len]) in runs.placed() {
+            let [y, x] = [y, x].map(|t| t.narrow(1, at, len));
+            let [cos, sin] = [cos, sin].map(|t| t.narrow(0, from, len));
+            rotate(env.run, &y, &x, heads, &cos, &sin, flags)?;
+        }
+        return Ok(());
     };
     let n = positions.numel();
     let at = positions.view([n]);
@@ -98,18 +104,21 @@ pub(crate) fn forward(
         [_, _, h, width] if *h == heads => Some(*width),
         _ => None,
     };
+    let tokens = match d {
+        [_, t, ..] => cx.env.batch.whole(cx.env.groups, *t),
+        _ => 0,
+    };
     let fits = table.len() == 2
         && sin.shape() == cos.shape()
         && d.len() >= 2
-        && table[0] >= d[1]
+        && table[0] >= tokens
         && width.is_some_and(|w| 2 * table[1] <= w);
     if !fits {
         return shape_error(format!(
             "rope: {xv:?} as {heads} heads with tables {cos:?} and {sin:?}"
         ));
     }
-    let t = d[1];
-    let (cos, sin) = (cos.narrow(0, 0, t), sin.narrow(0, 0, t));
+    let (cos, sin) = (cos.narrow(0, 0, tokens), sin.narrow(0, 0, tokens));
     let in_place = cx.spoil(x, "rope");
     let (y, origin) = if in_place {
         (xv.clone(), Origin::Alias { of: x })

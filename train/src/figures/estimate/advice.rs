@@ -194,7 +194,7 @@ fn comm_seconds(job: &Job) -> Option<Speeds> {
         };
         cut::by_axis(job, s).iter().filter_map(seconds).sum()
     });
-    let tokens = (job.batch * job.accumulation.micro_batches * job.model.shape.seq) as f64;
+    let tokens = (job.batch * job.accumulation.micro_batches * job.tokens_here()) as f64;
     let again = match job.keep.0 {
         ActivationCase::Recompute => 8.0 / 6.0,
         _ => 1.0,

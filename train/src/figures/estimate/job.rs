@@ -1,5 +1,6 @@
 //! The job that is estimated, nothing left open: what is asked, laid over what a config says, over defaults.
 
+use super::cut::KeysOverCp;
 use super::parts::{Part, is_cut};
 use super::subject::{Model, Subject, Wanted};
 use super::{BytesPerParam, Estimation, Home, Keep, Ranks, STAGES, Training};
@@ -61,6 +62,8 @@ pub struct Job {
     pub keep: (ActivationCase, &'static str),
     /// Hidden states are cut by tokens over `mesh.tp`.
     pub cuts_tokens: bool,
+    /// Elements of keys and values that a rank sends over `mesh.cp` in the layers of the model, for each token of its micro-batch's rows.
+    pub keys_over_cp: Option<KeysOverCp>,
     /// The stage and offload of a config.
     pub configured: Option<(u8, Offload)>,
 }
@@ -139,6 +142,7 @@ impl Job {
                 (of, _) => of.unwrap_or(Keep::Inputs).case(),
             },
             cuts_tokens: wanted.as_ref().is_some_and(|w| w.cuts_tokens),
+            keys_over_cp: wanted.as_ref().and_then(|w| w.keys_over_cp),
             configured: wanted.map(|w| (w.stage, w.offload)),
         };
         if is_cut(&job.places.mesh) {
@@ -155,6 +159,11 @@ impl Job {
     /// Ranks that see other tokens, over which ZeRO shards.
     pub fn data_ranks(&self) -> u64 {
         self.places.mesh.size(AxisSet::DATA).into()
+    }
+
+    /// Tokens of a row that a rank has.
+    pub fn tokens_here(&self) -> u64 {
+        self.model.shape.seq / u64::from(self.places.mesh.length(Axis::Cp))
     }
 
     /// Units of which a rank has something: those of its stage, cut over `mesh.tp`.
@@ -181,9 +190,13 @@ impl Job {
         self.activations_of(shape, self.batch, self.keep.0)
     }
 
-    /// Activations that a rank keeps: of the layers of its stage and the micro-batches in flight there, cut over `mesh.tp`.
+    /// Activations that a rank keeps: of the layers of its stage and the micro-batches in flight there, of its own tokens, cut over `mesh.tp`.
     pub fn activations_of(&self, shape: &Shape, batch: u64, keep: ActivationCase) -> u64 {
-        let tp = u64::from(self.places.mesh.length(Axis::Tp));
+        let [cp, tp] = [Axis::Cp, Axis::Tp].map(|a| u64::from(self.places.mesh.length(a)));
+        let shape = &Shape {
+            seq: shape.seq / cp,
+            ..*shape
+        };
         let Some(part) = &self.places.part else {
             return activation_total(shape, batch, tp, self.cuts_tokens, keep) as u64;
         };

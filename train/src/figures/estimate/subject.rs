@@ -1,5 +1,6 @@
 //! What an estimate is of: a preset, a number of parameters, a config file, or a Hugging Face folder of which only `config.json` is read.
 
+use super::cut::KeysOverCp;
 use super::parts::{self, Part};
 use super::presets::{PRESETS, Preset};
 use crate::events::Unwatched;
@@ -10,7 +11,7 @@ use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::{self as config, Config};
 use crossweave_files as files;
-use crossweave_mesh::Topology;
+use crossweave_mesh::{Axis, Topology};
 use crossweave_nn::{ModelSpec, units};
 use crossweave_tensor::UnitDecl;
 use crossweave_zero::estimate::{Accounting, Accumulation, ActivationCase, Offload, Shape, Tier};
@@ -77,6 +78,8 @@ pub struct Wanted {
     pub keep: (ActivationCase, &'static str),
     /// Hidden states are cut by tokens over `mesh.tp`.
     pub cuts_tokens: bool,
+    /// What keys and values take over `mesh.cp`.
+    pub keys_over_cp: Option<KeysOverCp>,
     /// The back end it names.
     pub backend: String,
 }
@@ -253,6 +256,8 @@ pub fn of_job(
             config::Recompute::Full => (ActivationCase::Recompute, "inputs"),
         },
         cuts_tokens,
+        keys_over_cp: (resolved.mesh.length(Axis::Cp) > 1)
+            .then(|| KeysOverCp::of(&resolved, source.spec.model())),
         backend: s.run.backend.clone(),
     };
     let teacher = source.teacher.as_ref();

@@ -1,0 +1,125 @@
+//! Context parallelism: the rows of a batch are cut over the ranks of `mesh.cp`, so that of each row a rank has some of the tokens. Everything
+//! but attention looks at tokens one by one and needs nothing; here is how queries meet the keys of the other ranks.
+//!
+//! | | before attention | the attention | behind it |
+//! |---|---|---|---|
+//! | [`Meeting::Gather`] | keys and values of all ranks are gathered | own queries, all keys | nothing |
+//! | [`Meeting::Heads`] | tokens are exchanged for heads | all queries and keys of some heads | heads are exchanged for tokens |
+//!
+//! A key-value head whose queries are on several ranks after the exchange goes to each of them; what they make of its gradient is added in
+//! rank order.
+
+use crossweave_tensor::{AttentionSpec, Axis, Cx, Meeting, Result, Var};
+
+/// The dims of the tokens and of the heads of `[B, T, heads width]`.
+const TOKENS: usize = 1;
+const HEADS: usize = 2;
+
+/// Returns true if other ranks have the other tokens of the batch's rows.
+fn cuts_rows(cx: &Cx<'_>) -> bool {
+    cx.env.batch.cut_over.contains(Axis::Cp)
+}
+
+/// Queries, keys and values as attention takes them, and which heads they are.
+///
+/// # Errors
+/// Heads that the ranks do not divide; the ranks; the device.
+pub fn meet(
+    cx: &mut Cx<'_>,
+    [q, k, v]: [Var; 3],
+    spec: AttentionSpec,
+) -> Result<([Var; 3], AttentionSpec)> {
+    if !cuts_rows(cx) {
+        return Ok(([q, k, v], spec));
+    }
+    match cx.env.batch.rows.meeting {
+        Meeting::Gather => {
+            let [k, v] = [
+                cx.gather_again(k, Axis::Cp, TOKENS)?,
+                cx.gather_again(v, Axis::Cp, TOKENS)?,
+            ];
+            Ok(([q, k, v], spec))
+        }
+        Meeting::Heads => {
+            let ranks = u64::from(cx.env.groups.size(Axis::Cp));
+            let own = exchanged(spec, ranks);
+            let copies = own.kv_heads * ranks / spec.kv_heads;
+            let [mut k, mut v] = [k, v];
+            if copies > 1 {
+                k = cx.repeat_heads(k, spec.kv_heads, copies)?;
+                v = cx.repeat_heads(v, spec.kv_heads, copies)?;
+            }
+            let mut to_heads = |x: Var| cx.all_to_all(x, Axis::Cp, [HEADS, TOKENS]);
+            let all = [to_heads(q)?, to_heads(k)?, to_heads(v)?];
+            Ok((all, own))
+        }
+    }
+}
+
+/// The heads of a rank behind the exchange: equal numbers of query heads, and of each key-value head as many copies as let each rank have those
+/// of its queries.
+fn exchanged(spec: AttentionSpec, ranks: u64) -> AttentionSpec {
+    let all = spec.kv_heads * ranks / common(spec.kv_heads, ranks);
+    AttentionSpec {
+        heads: spec.heads / ranks,
+        kv_heads: all / ranks,
+        split: spec.split.union(Axis::Cp.into()),
+        ..spec
+    }
+}
+
+/// The greatest common divisor.
+fn common(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        _ => common(b, a % b),
+    }
+}
+
+/// What attention gave, as the tokens of the rows lie on the ranks.
+///
+/// # Errors
+/// The ranks; the device.
+pub fn part(cx: &mut Cx<'_>, y: Var) -> Result<Var> {
+    match cuts_rows(cx) && cx.env.batch.rows.meeting == Meeting::Heads {
+        true => cx.all_to_all(y, Axis::Cp, [TOKENS, HEADS]),
+        false => Ok(y),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Behind the exchange every query head reads the key-value head that it reads on one rank.
+    #[test]
+    fn heads_meet_their_own_keys() {
+        for (heads, kv_heads) in [(8, 8), (8, 4), (8, 2), (8, 1), (12, 4), (12, 6), (12, 3)] {
+            for ranks in [1, 2, 3, 4] {
+                if heads % ranks > 0 {
+                    continue;
+                }
+                let spec = AttentionSpec {
+                    heads,
+                    kv_heads,
+                    ..AttentionSpec::default()
+                };
+                let own = exchanged(spec, ranks);
+                let copies = own.kv_heads * ranks / kv_heads;
+                assert_eq!(own.kv_heads * ranks % kv_heads, 0);
+                assert_eq!(
+                    own.heads % own.kv_heads,
+                    0,
+                    "{heads}/{kv_heads} over {ranks}"
+                );
+                for rank in 0..ranks {
+                    for h in 0..own.heads {
+                        let sent = rank * own.kv_heads + h / (own.heads / own.kv_heads);
+                        let whole = (rank * own.heads + h) / (heads / kv_heads);
+                        assert_eq!(sent / copies, whole, "{heads}/{kv_heads} over {ranks}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Rows whose tokens are cut over ranks (context parallelism): which tokens of a row a rank has, and how its queries meet the keys of the
+//! other ranks.
+
+use crossweave_mesh::{AxisSet, Place};
+
+/// The tokens of a row that each of the ranks has, along the axis that cuts rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Rank r has the r-th of equal pieces.
+    #[default]
+    Contiguous,
+    /// Of 2c equal chunks for c ranks, rank r has chunks r and 2c - 1 - r: under a causal mask all ranks then have as many pairs of query
+    /// and key.
+    ZigZag,
+}
+
+/// The way in which queries meet the keys and values of the other ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Meeting {
+    /// Keys and values of all ranks are gathered, and gathered again for the backward.
+    #[default]
+    Gather,
+    /// Tokens are exchanged for heads before attention and back behind it (DeepSpeed-Ulysses, Jacobs et al. 2023, arXiv 2309.14509).
+    Heads,
+}
+
+/// The cut of rows over the ranks of an axis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RowCut {
+    /// Who has which tokens.
+    pub layout: Layout,
+    /// How attention meets the keys.
+    pub meeting: Meeting,
+    /// No query sees a later key.
+    pub causal: bool,
+}
+
+/// Consecutive tokens of a row: the first, and how many.
+pub type Run = [u64; 2];
+
+/// The tokens of a row that are here, in the order in which they lie here: one run or two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    all: [Run; 2],
+}
+
+impl Runs {
+    /// `tokens` tokens, from the first on.
+    pub fn whole(tokens: u64) -> Runs {
+        Runs {
+            all: [[0, tokens], [tokens, 0]],
+        }
+    }
+
+    /// The runs, without empty ones behind the first.
+    pub fn iter(&self) -> impl Iterator<Item = Run> + Clone + use<> {
+        let all = self.all.into_iter().enumerate();
+        all.filter(|(i, run)| *i == 0 || run[1] > 0)
+            .map(|(_, run)| run)
+    }
+
+    /// The same with the place among the tokens that are here at which each begins.
+    pub fn placed(&self) -> impl Iterator<Item = (u64, Run)> + Clone + use<> {
+        let before = [0, self.all[0][1]];
+        before.into_iter().zip(self.iter())
+    }
+
+    /// The one run that there is; none where there are two.
+    pub fn one(&self) -> Option<Run> {
+        (self.all[1][1] == 0).then_some(self.all[0])
+    }
+
+    /// Of the tokens that are here `tokens` from the one at place `from` on.
+    pub fn part(&self, from: u64, tokens: u64) -> Runs {
+        let first = self.all[0][1];
+        let cut = |[at, len]: Run, before: u64| {
+            let begin = from.saturating_sub(before).min(len);
+            let end = (from + tokens).saturating_sub(before).min(len);
+            [at + begin, end - begin]
+        };
+        match [cut(self.all[0], 0), cut(self.all[1], first)] {
+            [[_, 0], only] => Runs {
+                all: [only, [only[0] + only[1], 0]],
+            },
+            all => Runs { all },
+        }
+    }
+}
+
+impl Layout {
+    /// The tokens of a row of `tokens` that the rank at place `at` of `ranks` has. Both are whole numbers of chunks, which the caller has
+    /// made sure of.
+    pub fn runs(self, [at, ranks]: [u64; 2], tokens: u64) -> Runs {
+        match self {
+            Layout::Contiguous => {
+                let each = tokens / ranks.max(1);
+                Runs::whole(tokens).part(at * each, each)
+            }
+            Layout::ZigZag => {
+                let chunk = tokens / (2 * ranks).max(1);
+                let last = 2 * ranks - 1 - at;
+                Runs {
+                    all: [at, last].map(|i| [i * chunk, chunk]),
+                }
+                .joined()
+            }
+        }
+    }
+
+    /// Into how many equal pieces a row is cut for so many ranks.
+    pub fn pieces(self, ranks: u64) -> u64 {
+        match self {
+            Layout::Contiguous => ranks,
+            Layout::ZigZag => 2 * ranks,
+        }
+    }
+}
+
+impl Runs {
+    /// Two runs of which the second follows on the first as one.
+    fn joined(self) -> Runs {
+        let [[from, a], [then, b]] = self.all;
+        match from + a == then {
+            true => Runs {
+                all: [[from, a + b], [then + b, 0]],
+            },
+            false => self,
+        }
+    }
+}
+
+/// The axes of a place whose ranks have the other tokens of its rows: context parallelism's, where it is longer than one.
+pub fn cut_at(place: &Place) -> AxisSet {
+    place
+        .among(crossweave_mesh::Axis::Cp)
+        .map_or(AxisSet::NONE, |g| g.axes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every token of a row is on one rank, and of zig-zag chunks the pairs under a causal mask are the same on all.
+    #[test]
+    fn ranks_have_each_token_once() {
+        for layout in [Layout::Contiguous, Layout::ZigZag] {
+            for ranks in 1..6 {
+                let tokens = 12 * ranks;
+                let mut owners = vec![0; tokens as usize];
+                let mut pairs = vec![];
+                for at in 0..ranks {
+                    let runs = layout.runs([at, ranks], tokens);
+                    let here: Vec<u64> = runs.iter().flat_map(|[f, n]| f..f + n).collect();
+                    assert_eq!(here.len() as u64, tokens / ranks, "{layout:?} {at}/{ranks}");
+                    here.iter().for_each(|t| owners[*t as usize] += 1);
+                    pairs.push(here.iter().map(|t| t + 1).sum::<u64>());
+                    for (from, n) in [(0, 12), (0, 5), (4, 6), (5, 7), (6, 6), (11, 1)] {
+                        let part: Vec<u64> = runs
+                            .part(from, n)
+                            .iter()
+                            .flat_map(|[f, n]| f..f + n)
+                            .collect();
+                        assert_eq!(part, here[from as usize..(from + n) as usize]);
+                    }
+                    let mut next = 0;
+                    for (at, [_, n]) in runs.placed() {
+                        assert_eq!(at, next);
+                        next += n;
+                    }
+                    assert_eq!(next, tokens / ranks);
+                }
+                assert!(owners.iter().all(|n| *n == 1));
+                if layout == Layout::ZigZag {
+                    assert!(pairs.iter().all(|n| *n == pairs[0]), "{pairs:?}");
+                }
+            }
+        }
+    }
+}
