@@ -62,7 +62,12 @@ fn announced(s: &RankSpec, facts: &Facts, program: &SideProgram) -> Calls {
             SideEvent::Step(StepKind::SendAct { .. } | StepKind::RecvAct { .. }) => {
                 add(Axis::Pp.into(), if shaped { 2 } else { 1 });
             }
-            SideEvent::Step(other) => panic!("{other}"),
+            SideEvent::Whole(StepKind::Forward { unit, .. }) => {
+                let talk = &facts.units[*unit as usize].talk;
+                let said = talk.forward.iter().filter(|s| !s.axes.contains(Axis::Cp));
+                said.for_each(|said| add(said.axes, 1));
+            }
+            SideEvent::Step(other) | SideEvent::Whole(other) => panic!("{other}"),
         }
     }
     out
@@ -270,7 +275,10 @@ fn a_rank_that_would_leave_others_waiting_outside_the_step_is_named() {
             all[1].side[k].events.remove(at);
             let got = held(&mesh, &all);
             // Forwards of these blocks say nothing to others.
-            let quiet = matches!(event, SideEvent::Step(StepKind::Forward { .. }));
+            let quiet = matches!(
+                event,
+                SideEvent::Step(StepKind::Forward { .. }) | SideEvent::Whole(_)
+            );
             assert_eq!(got.is_ok(), quiet, "{} without {event}", program.name);
             if let Err(e) = got {
                 let text = e.to_string();

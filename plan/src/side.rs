@@ -8,7 +8,7 @@ use crate::facts::{Facts, Said};
 use crate::op::{Rank, StepKind};
 use crate::plan::Plan;
 use crate::world::{Event, What, World};
-use crossweave_axes::{Representatives, Topology};
+use crossweave_axes::{Axis, Representatives, Topology};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -26,14 +26,19 @@ pub struct SideProgram {
 pub enum SideEvent {
     /// An operation of a plan: a gather, the collectives inside a block, a message between stages.
     Step(StepKind),
+    /// The same on rows that every rank has as a whole: nothing is said over the axis that cuts rows in a step.
+    Whole(StepKind),
     /// A collective of its own.
     Said(Said),
 }
 
+/// The axis over which the rows of a step are cut.
+const ROWS: Axis = Axis::Cp;
+
 impl fmt::Display for SideEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SideEvent::Step(op) => write!(f, "{op}"),
+            SideEvent::Step(op) | SideEvent::Whole(op) => write!(f, "{op}"),
             SideEvent::Said(s) => write!(f, "{} over {}", s.what, s.axes),
         }
     }
@@ -109,6 +114,13 @@ fn events<'a>(world: &World<'a>, rank: Rank, side: &[&'a SideEvent]) -> Vec<Even
     for (step, event) in side.iter().enumerate() {
         match event {
             SideEvent::Step(op) => world.step_events(rank, (step, op), &mut out),
+            SideEvent::Whole(op) => {
+                let mut all = vec![];
+                world.step_events(rank, (step, op), &mut all);
+                let cut =
+                    |e: &Event<'_>| matches!(e.what, What::Said(_, s) if s.axes.contains(ROWS));
+                out.extend(all.into_iter().filter(|e| !cut(e)));
+            }
             SideEvent::Said(said) => out.push(Event {
                 members: world.groups(rank, said.axes),
                 what: What::Alone(said),

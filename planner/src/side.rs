@@ -26,17 +26,17 @@ pub fn side_programs(spec: &RankSpec, plan: &Plan, facts: &Facts) -> Vec<SidePro
     with_others.map(program).collect()
 }
 
-/// Whom a rank's units communicate with inside their forward, by axes.
+/// Whom a rank's units communicate with inside their forward of whole rows, by axes: not with those that have other tokens of them in a step.
 fn said_forward<'a>(
     spec: &'a RankSpec,
     facts: &'a Facts,
 ) -> impl Iterator<Item = AxisSet> + use<'a> {
     let said = facts.units.iter().flat_map(|u| &u.talk.forward);
     said.map(|s| s.axes)
-        .filter(|axes| spec.place.size(*axes) > 1)
+        .filter(|axes| spec.place.size(*axes) > 1 && !axes.contains(Axis::Cp))
 }
 
-/// Returns true if a forward takes other ranks than those that gather with rank 0: of other stages, or because blocks communicate.
+/// Returns true if a forward of whole rows takes other ranks than those that gather with rank 0: of other stages, or because blocks communicate.
 pub fn forwards_together(spec: &RankSpec, facts: &Facts) -> bool {
     spec.pipeline.is_some() || said_forward(spec, facts).next().is_some()
 }
@@ -58,6 +58,15 @@ struct Side<'a> {
     released: BTreeSet<UnitId>,
     /// Units of each stage.
     stages: Vec<Range<u32>>,
+}
+
+/// The rows of a forward.
+#[derive(Clone, Copy)]
+enum Rows {
+    /// As in a step, where they may be cut over ranks.
+    OfStep,
+    /// Of any length, and whole on every rank.
+    Whole,
 }
 
 /// The units that a rank has whole while it works through units.
@@ -138,26 +147,29 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// The rank's units forward, or no more than gathered for those that run them.
-    fn forward(&self, runs: bool, whole: &mut Whole) -> Vec<SideEvent> {
+    /// The rank's units forward, or no more than gathered for those that run them; `rows`: of what a step's rows are, or of whole ones.
+    fn forward(&self, runs: bool, rows: Rows, whole: &mut Whole) -> Vec<SideEvent> {
         let mut out = vec![];
         for unit in self.own() {
             out.extend(self.gathers(unit, whole));
             let keep = Keep::All;
             let step = StepKind::Forward { unit, mb: 0, keep };
-            out.extend(runs.then_some(SideEvent::Step(step)));
+            out.extend(runs.then_some(match rows {
+                Rows::OfStep => SideEvent::Step(step),
+                Rows::Whole => SideEvent::Whole(step),
+            }));
             self.release(unit, whole);
         }
         out
     }
 
     /// The same between what comes from the stage before and what goes to the next.
-    fn over_stages(&self) -> Vec<SideEvent> {
+    fn over_stages(&self, rows: Rows) -> Vec<SideEvent> {
         let (own, k) = (self.own(), self.spec.stage());
         let before = (k > 0).then(|| message(own.start - 1, k - 1, false));
         let last = k as usize + 1 == self.stages.len();
         let next = (!last).then(|| message(own.end - 1, k + 1, true));
-        let between = self.forward(true, &mut Whole::new());
+        let between = self.forward(true, rows, &mut Whole::new());
         before.into_iter().chain(between).chain(next).collect()
     }
 
@@ -170,7 +182,10 @@ impl<'a> Side<'a> {
     /// A batch forward, and the mean of its loss.
     fn validation(&self) -> Vec<SideEvent> {
         let mean = self.all("mean loss");
-        self.over_stages().into_iter().chain(mean).collect()
+        self.over_stages(Rows::OfStep)
+            .into_iter()
+            .chain(mean)
+            .collect()
     }
 
     /// Returns true if ranks read and sample together: rank 0 leads, the others serve.
@@ -195,7 +210,7 @@ impl<'a> Side<'a> {
     fn samples(&self) -> Vec<SideEvent> {
         let mut out = vec![];
         if !forwards_together(self.spec, self.facts) {
-            for gather in self.forward(self.place.is_first(), &mut Whole::new()) {
+            for gather in self.forward(self.place.is_first(), Rows::Whole, &mut Whole::new()) {
                 let asked = matches!(gather, SideEvent::Step(StepKind::Gather { .. }));
                 out.extend(self.all(REQUEST).filter(|_| asked));
                 out.push(gather);
@@ -206,9 +221,9 @@ impl<'a> Side<'a> {
             out.extend(self.all("token ids"));
             let (k, last) = (self.spec.stage(), self.stages.len() as u32 - 1);
             if !joins_forward(self.spec, self.facts) {
-                out.extend(self.forward(false, &mut Whole::new()));
+                out.extend(self.forward(false, Rows::Whole, &mut Whole::new()));
             } else {
-                out.extend(self.over_stages());
+                out.extend(self.over_stages(Rows::Whole));
                 let unit = self.stages[last as usize].end - 1;
                 out.extend((k == last && k > 0).then(|| message(unit, 0, true)));
                 out.extend((k == 0 && last > 0).then(|| message(unit, last, false)));
@@ -251,7 +266,7 @@ impl<'a> Side<'a> {
             return vec![];
         }
         let mut whole = Whole::new();
-        let mut out = self.forward(true, &mut whole);
+        let mut out = self.forward(true, Rows::OfStep, &mut whole);
         for unit in self.own().rev() {
             out.extend(self.gathers(unit, &mut whole));
             out.push(SideEvent::Step(StepKind::Backward { unit, mb: 0 }));
