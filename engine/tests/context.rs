@@ -17,8 +17,8 @@ use std::path::Path;
 
 const STEPS: u64 = 3;
 
-/// The same model with its rows cut over ranks, and where `hidden` says so the tokens of its hidden states over those that share its layers.
-struct Rowwise {
+/// A model with its rows cut over ranks, and where `hidden` says so the tokens of its hidden states over those that share its layers.
+pub struct Rowwise {
     cut: Cut,
     rows: RowCut,
     hidden: bool,
@@ -37,7 +37,7 @@ impl Declares for Rowwise {
     }
 }
 
-fn rowwise(model: &ModelSpec, lora: Option<&Lora>, tp: u32, rows: RowCut) -> Rowwise {
+pub fn rowwise(model: &ModelSpec, lora: Option<&Lora>, tp: u32, rows: RowCut) -> Rowwise {
     Rowwise {
         cut: Cut(model.clone(), lora.cloned(), tp),
         rows,
@@ -46,7 +46,7 @@ fn rowwise(model: &ModelSpec, lora: Option<&Lora>, tp: u32, rows: RowCut) -> Row
 }
 
 /// Every way in which rows are cut and queries meet keys, for a causal model.
-fn ways() -> [RowCut; 4] {
+pub fn ways() -> [RowCut; 4] {
     let way = |layout, meeting| RowCut {
         layout,
         meeting,

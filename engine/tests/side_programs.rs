@@ -3,6 +3,7 @@
 
 use crate::boxes::{SplitModel, expert_job, ranks, start};
 use crate::common::*;
+use crate::context::{rowwise, ways};
 use crate::experts::ExpertModel;
 use crossweave_engine::{
     Engine, Error, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Rows, StateKind, ZeroSpec,
@@ -232,6 +233,16 @@ fn what_is_done_outside_the_step_is_what_was_announced() {
         for (dp, pp) in [(2, 2), (1, 3)] {
             let all = job(&w, &gpt2(2, 0.0), &over(of(dp), pp));
             agrees(&all, &format!("dp {dp} x pp {pp}, stage {stage}"));
+        }
+        for ([cp, tp], rows) in [[2, 1], [2, 2]].into_iter().zip(ways()) {
+            let s = RankSpec {
+                rows: Rows::new(GLOBAL / 2, 8),
+                ..crate::common::over(of(1), [cp, tp])
+            };
+            agrees(
+                &job(&w, &rowwise(&gpt2(2, 0.0), None, tp, rows), &s),
+                &format!("cp {cp} x tp {tp}, stage {stage}, {rows:?}"),
+            );
         }
         for mesh in [[1, 2, 1], [2, 2, 1]] {
             let s = RankSpec {
