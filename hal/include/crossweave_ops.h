@@ -569,6 +569,18 @@ typedef struct cw_program_dyn {
 /* add: y = a + b, dense; y may alias a or b (residual adds, gradient sums). Operands: y:out f, a:in f, b:in f.
  * Params: cw_no_params. Revision 1; fused, the core can decompose it; error class 3. */
 #define CW_OP_ADD 0x0181u
+/* grouped_matmul: x [n,K], w [E,N,K], y [n,N]: y[i,:] = x[i,:] w[e]^T for the rows ends[e-1] <= i < ends[e] of
+ * group e, ends[-1] = 0, of ends [E], 0 <= ends[0] <= .. <= ends[E-1] <= n; groups may be empty. Rows from
+ * ends[E-1] on are not read and are 0 in y. x and each w[e] have one of their two strides equal to 1, so that a
+ * transpose is a stride. The bits of a row do not depend on other rows. Other values of ends give wrong numbers,
+ * but no access outside the operands. Operands: y:out f, x:in f, w:in f, ends:in i32. Params: cw_no_params.
+ * Revision 1; fused, the core can decompose it; error class 7. */
+#define CW_OP_GROUPED_MATMUL 0x0190u
+/* grouped_matmul_dw: dw[e] = dy^T x (+ dw[e] with FLAG_ACCUM) over the rows of group e of dy [n,N] and x [n,K],
+ * laid out and grouped as in grouped_matmul; dw [E,N,K] may be f32 over 16-bit dy and x. That of an empty group is
+ * 0, or stays with FLAG_ACCUM; rows from ends[E-1] on are not read. Operands: dw:inout f, dy:in f, x:in f, ends:in
+ * i32. Params: cw_grouped_params. Revision 1; fused, the core can decompose it; error class 7. */
+#define CW_OP_GROUPED_MATMUL_DW 0x0192u
 
 /* Profiles: what `crossweave conform --profile NAME` demands, and all that the core needs to train. A row names an
  * op and the types of its operands, absent ones left out: `?` may be absent, `*` repeats, h is one 16-bit float,

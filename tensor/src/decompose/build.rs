@@ -124,6 +124,15 @@ impl View {
         v.shape[i] = n;
         v
     }
+    /// Element `k` of the first dim, which stays as a dim of one.
+    pub fn at(&self, k: u64) -> View {
+        let mut v = self.clone();
+        if let (Some(n), Some(s)) = (v.shape.first_mut(), v.stride.first()) {
+            v.at += v.dtype.bytes(k * *s as u64);
+            *n = 1;
+        }
+        v
+    }
     /// The first `n` of the first dim.
     pub fn first(&self, n: u64) -> View {
         let mut v = self.clone();
@@ -333,6 +342,11 @@ impl Build {
         let t = self.temp(DType::F32, &shape);
         self.reduce(kind, 1 << last, &t, src, false);
         t
+    }
+    /// `dst = a b`, or `dst = cond != 0 ? a : b` and the like: an op of the table without parameters.
+    pub fn launch(&mut self, id: u32, operands: &[&View]) {
+        let o: Vec<_> = operands.iter().map(|v| Some(*v)).collect();
+        self.op(id, op::NoParams::default().as_bytes(), &o, None);
     }
     /// `alpha A B` as a new f32, batched over the first of three dims.
     pub fn matmul(&mut self, a: &View, b: &View, alpha: f64) -> View {

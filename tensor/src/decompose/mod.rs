@@ -7,6 +7,7 @@
 mod attention;
 mod attention_ext;
 mod build;
+mod grouped;
 mod index;
 mod norm;
 mod optim;
@@ -54,6 +55,8 @@ impl Decompose for Decompositions {
             op::MULTI_SCALE => optim::multi_scale(o),
             op::DROPOUT => pointwise::dropout(o),
             op::ADD => pointwise::add(o),
+            op::GROUPED_MATMUL => grouped::product(o),
+            op::GROUPED_MATMUL_DW => grouped::weights(o),
             _ => None,
         }
     }

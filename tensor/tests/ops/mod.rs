@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod attention_ext;
 pub mod bench;
+pub mod grouped;
 pub mod linear;
 pub mod many;
 pub mod norms;
@@ -65,6 +66,8 @@ const CASES: &[Case] = &[
     (op::MULTI_SCALE, many::multi_scale),
     (op::DROPOUT, many::dropout),
     (op::ADD, many::add),
+    (op::GROUPED_MATMUL, grouped::grouped_matmul),
+    (op::GROUPED_MATMUL_DW, grouped::grouped_matmul_dw),
 ];
 
 /// Runs every op of the table and names all that fail, not the first alone.

@@ -190,6 +190,16 @@ impl Gemm {
         self.areas().words * 4 * self.slots
     }
 
+    /// The same of products that sum any number of terms up to this one's, which follows how sums are cut into blocks.
+    pub fn workspace_of_fewer(&self) -> usize {
+        let most = Gemm {
+            kc: up(self.k.min(KC), 2),
+            nc: NC,
+            ..self.clone()
+        };
+        most.workspace()
+    }
+
     /// Name of the instruction set chosen.
     pub fn isa(&self) -> &'static str {
         self.isa.name

@@ -6,6 +6,7 @@ pub(crate) mod attention;
 mod cast;
 mod copy;
 mod fp8;
+mod grouped;
 mod index;
 mod matmul;
 mod multi;
@@ -75,6 +76,8 @@ const TABLE: &[(u32, Prepare)] = &[
 /// The ops written in register tiles of an instruction set.
 const TILED: &[(u32, PrepareTiled)] = &[
     (op::MATMUL, matmul::prepare),
+    (op::GROUPED_MATMUL, grouped::prepare),
+    (op::GROUPED_MATMUL_DW, grouped::prepare_dw),
     (op::ATTENTION_FWD, attention::prepare_fwd),
     (op::ATTENTION_BWD, attention::prepare_bwd),
     (op::ATTENTION_VARLEN_FWD, attention::varlen::prepare_fwd),

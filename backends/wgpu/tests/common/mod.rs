@@ -34,6 +34,8 @@ pub fn claimed(id: u32) -> bool {
         op::ATTENTION_VARLEN_BWD,
         op::ATTENTION_EXT_FWD,
         op::ATTENTION_EXT_BWD,
+        op::GROUPED_MATMUL,
+        op::GROUPED_MATMUL_DW,
     ];
     !products(id) && !decomposed.contains(&id)
 }

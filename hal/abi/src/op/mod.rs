@@ -301,6 +301,8 @@ ops! {
     0x0171 MULTI_SCALE "multi_scale" Fused ["coef:in? f32", "x:inout* f"] "NoParams" "ScaleDyn" ROUNDED "x *= scale * coef[0]; that factor is one number, rounded to f32.";
     0x0180 DROPOUT "dropout" Fused ["y:out f", "x:in f", "residual:in? f"] "DropoutParams" "PhiloxDyn" FUSED "y = keep(e) ? x/(1-p) : 0 (+ residual); keep(e) = uniform[0,1) of philox element e >= p; y may alias x. Its backward is itself on dy.";
     0x0181 ADD "add" Fused ["y:out f", "a:in f", "b:in f"] "NoParams" "" ROUNDED "y = a + b, dense; y may alias a or b (residual adds, gradient sums).";
+    0x0190 GROUPED_MATMUL "grouped_matmul" Fused ["y:out f", "x:in f", "w:in f", "ends:in i32"] "NoParams" "" MATMUL "x [n,K], w [E,N,K], y [n,N]: y[i,:] = x[i,:] w[e]^T for the rows ends[e-1] <= i < ends[e] of group e, ends[-1] = 0, of ends [E], 0 <= ends[0] <= .. <= ends[E-1] <= n; groups may be empty. Rows from ends[E-1] on are not read and are 0 in y. x and each w[e] have one of their two strides equal to 1, so that a transpose is a stride. The bits of a row do not depend on other rows. Other values of ends give wrong numbers, but no access outside the operands.";
+    0x0192 GROUPED_MATMUL_DW "grouped_matmul_dw" Fused ["dw:inout f", "dy:in f", "x:in f", "ends:in i32"] "GroupedParams" "" MATMUL "dw[e] = dy^T x (+ dw[e] with FLAG_ACCUM) over the rows of group e of dy [n,N] and x [n,K], laid out and grouped as in grouped_matmul; dw [E,N,K] may be f32 over 16-bit dy and x. That of an empty group is 0, or stays with FLAG_ACCUM; rows from ends[E-1] on are not read.";
 }
 
 /// The row of an id.

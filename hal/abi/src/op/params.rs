@@ -130,6 +130,11 @@ params! {
         /// Factor of A B; 0 means 1. Neither the bias nor C has a factor.
         alpha: f64,
     }
+    /// grouped_matmul_dw.
+    GroupedParams {
+        /// CW_FLAG_ACCUM: dw is read and added to, before the one rounding; else it is only written.
+        flags: u32,
+    }
     /// gather_rows, scatter_add_rows, embedding_fwd, embedding_bwd.
     IndexParams {
         /// CW_FLAG_HAS_IGNORE: `ignore` is meant; else no index is ignored.

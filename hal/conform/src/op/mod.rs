@@ -14,6 +14,7 @@ mod cell;
 mod formulas;
 #[cfg(test)]
 mod gradients;
+mod grouped;
 mod index;
 mod integers;
 mod many;
@@ -59,6 +60,7 @@ fn cells() -> Vec<Cell> {
     all.extend(reduce::cells());
     all.extend(search::cells());
     all.extend(matmul::cells());
+    all.extend(grouped::cells());
     all.extend(index::cells());
     all.extend(random::cells());
     all.extend(program::cells());
@@ -276,6 +278,14 @@ const LIMIT: u64 = 120;
 /// The same for large sizes, where a device that compiles for each may be busy with that.
 const LONG: u64 = 600;
 
+/// A case of an op, which no kit before the op has.
+fn by_age(id: u32, case: Case) -> Case {
+    match id {
+        op::GROUPED_MATMUL | op::GROUPED_MATMUL_DW => case.since(10),
+        _ => case,
+    }
+}
+
 /// The group's cases.
 pub fn cases() -> Vec<Case> {
     let shared = Shared::default();
@@ -303,6 +313,7 @@ pub fn cases() -> Vec<Case> {
             if !matches!(about, About::Usual | About::Sizes | About::Lists) {
                 case = case.since(9);
             }
+            case = by_age(cell.op, case);
             all.push(case.limit(if about == About::Sizes { LONG } else { LIMIT }));
         }
     };
@@ -321,7 +332,7 @@ pub fn cases() -> Vec<Case> {
         let case = Case::new(format!("op.{}.same_bits", spec.name), move |ctx| {
             s.with(ctx, |o, mut g| own[i].twice(&mut o.rig, &mut g))
         });
-        all.push(case.row(rows(spec.id)).limit(LIMIT));
+        all.push(by_age(spec.id, case.row(rows(spec.id)).limit(LIMIT)));
     }
     for spec in OPS {
         let of: Vec<usize> = (0..cells.len())
@@ -330,7 +341,7 @@ pub fn cases() -> Vec<Case> {
         let (s, own) = (shared.clone(), cells.clone());
         let id = format!("op.{}.two_streams", spec.name);
         let case = Case::new(id, move |ctx| s.with(ctx, |o, g| o.at_once(&own, &of, g)));
-        all.push(case.row("op (streams)").limit(LONG));
+        all.push(by_age(spec.id, case.row("op (streams)").limit(LONG)));
     }
     let (s, own) = (shared.clone(), cells.clone());
     let case = Case::new("op.two_streams.different_ops", move |ctx| {
@@ -342,7 +353,10 @@ pub fn cases() -> Vec<Case> {
         let case = Case::new(format!("op.{}.threads", spec.name), move |ctx| {
             s.with(ctx, |o, g| o.by_threads(ctx, &own, Some(spec.id), g))
         });
-        all.push(case.row("op (threads)").limit(LIMIT).since(9));
+        all.push(by_age(
+            spec.id,
+            case.row("op (threads)").limit(LIMIT).since(9),
+        ));
     }
     let (s, own) = (shared.clone(), cells.clone());
     let case = Case::new("op.threads.different_ops", move |ctx| {

@@ -211,6 +211,7 @@ fn field(spec: &OpSpec, name: &str) -> Option<usize> {
         "ReduceParams" => op::ReduceParams::FIELDS,
         "DimParams" => op::DimParams::FIELDS,
         "MatmulParams" => op::MatmulParams::FIELDS,
+        "GroupedParams" => op::GroupedParams::FIELDS,
         "IndexParams" => op::IndexParams::FIELDS,
         "PhiloxParams" => op::PhiloxParams::FIELDS,
         "NormParams" => op::NormParams::FIELDS,

@@ -142,6 +142,9 @@ fn flops(r: &OpRequest) -> f64 {
             let k = a.shape[(a.rank as usize).saturating_sub(1)];
             2.0 * c.numel() as f64 * k as f64
         }
+        // Of each row of y or dy [n, N] a product with K numbers of x [n, K], in whatever group it is.
+        op::GROUPED_MATMUL => 2.0 * dim(0, 0) * dim(0, 1) * dim(1, 1),
+        op::GROUPED_MATMUL_DW => 2.0 * dim(1, 0) * dim(1, 1) * dim(2, 1),
         // q [B, Tq, H, D], k [B, Tk, ..]: two products forward, five backward. Of packed sequences the most there can be: one segment.
         op::ATTENTION_FWD | op::ATTENTION_VARLEN_FWD | op::ATTENTION_EXT_FWD => {
             4.0 * dim(2, 0) * dim(2, 1) * dim(2, 2) * dim(2, 3) * dim(3, 1) * causal(4)
