@@ -3,12 +3,14 @@
 pub mod activation;
 pub mod add;
 pub mod attention;
+pub mod balance;
 pub mod comm;
 pub mod custom;
 pub mod distance_bias;
 pub mod distill;
 pub mod dropout;
 pub mod embedding;
+pub mod experts;
 pub mod head_norm;
 pub mod images;
 pub mod linear;
@@ -50,6 +52,8 @@ pub(crate) enum OpNode {
     Add(add::Node),
     Xent(xent::Node),
     Transition(comm::Node),
+    Experts(experts::Node),
+    Balance(balance::Node),
     Custom(custom::Node),
 }
 
@@ -76,6 +80,8 @@ impl OpNode {
             OpNode::Add(n) => n.backward(b),
             OpNode::Xent(n) => n.backward(b, nodes),
             OpNode::Transition(n) => n.backward(b),
+            OpNode::Experts(n) => n.backward(b, nodes),
+            OpNode::Balance(n) => n.backward(b, nodes),
             OpNode::Custom(n) => n.backward(b, nodes),
         }
     }
@@ -106,6 +112,8 @@ impl OpNode {
             OpNode::Add(n) => vec![n.a, n.b],
             OpNode::Xent(n) => vec![n.logits],
             OpNode::Transition(n) => vec![n.x],
+            OpNode::Experts(n) => n.ins.clone(),
+            OpNode::Balance(n) => vec![n.x],
             OpNode::Custom(n) => n.ins.clone(),
         }
     }
@@ -132,6 +140,8 @@ impl OpNode {
             OpNode::Add(n) => Some(n.out),
             OpNode::Xent(n) => Some(n.out),
             OpNode::Transition(n) => Some(n.out),
+            OpNode::Experts(n) => Some(n.out),
+            OpNode::Balance(n) => Some(n.out),
             OpNode::Custom(n) => Some(n.out),
         }]
     }
@@ -144,6 +154,7 @@ impl OpNode {
             OpNode::Pointwise(n) => n.rerun(env, ins),
             OpNode::Activation(n) => activation::run(env, &ins[0], n.kind),
             OpNode::Transition(n) => n.rerun(env, &ins[0]),
+            OpNode::Experts(n) => n.rerun(env, &ins[0]),
             OpNode::Swiglu(_) => activation::run_swiglu(env, &ins[0], &ins[1]),
             _ => shape_error(
                 "backward: a dropped value belongs to an op that is not cheap to re-run",

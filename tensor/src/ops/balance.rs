@@ -1,0 +1,238 @@
+//! How evenly tokens go to experts: the auxiliary losses of a router, and figures for people.
+//!
+//! A [`Cx::tally`] is `[2, G, E]` over `G` scopes of equally many tokens: the part of all choices that each expert has (no gradient), and the
+//! mean of its probability. Tallies of several layers may be added up. The loss of a tally is `E sum f P` (Fedus et al. 2022, arXiv 2101.03961),
+//! a mean over scopes: 1 where experts have equally many.
+
+use super::OpNode;
+use super::experts::{Routing, binary, count, map, none, sum, whole};
+use crate::error::{Result, shape_error};
+use crate::tape::{Back, Origin, Var};
+use crate::{Cx, Tensor};
+use crossweave_hal::DType;
+use crossweave_hal::abi::op;
+
+/// The tokens over which the balance of experts is looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Those of each row by itself, which are the same on any number of ranks and micro-batches.
+    #[default]
+    Sequence,
+    /// All of a micro-batch.
+    MicroBatch,
+}
+
+pub(crate) struct Node {
+    pub x: Var,
+    pub out: Var,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Probabilities, of so many tokens a scope.
+    Tally(u64),
+    /// A tally, with the factor of its sum.
+    Loss(f64),
+    /// Scores, with the log of the sum of exponentials of each token.
+    Z(Tensor),
+    /// A tally: figures without a gradient.
+    Load,
+}
+
+fn noted(cx: &mut Cx<'_>, x: Var, y: Tensor, kind: Kind) -> Var {
+    let saves = matches!(kind, Kind::Loss(_) | Kind::Z(_));
+    let node = cx.next_node();
+    let out = cx.push_val(y, node, Origin::Own, false);
+    // It is a figure too, and what is made of it lies elsewhere.
+    cx.save(out);
+    if saves {
+        cx.save(x);
+    }
+    cx.typed(out, |c| c.mean("balance", c.vals[x.0 as usize]));
+    cx.push_node(OpNode::Balance(Node { x, out, kind }));
+    out
+}
+
+impl Cx<'_> {
+    /// The tally of the choices made by `probabilities [B, T, E]`.
+    pub fn tally(&mut self, probabilities: Var, routing: &Routing, scope: Scope) -> Result<Var> {
+        let (pv, run) = (self.val(probabilities)?, self.env.run);
+        let [n, k, e] = routing.sizes;
+        let &[b, _, last] = pv.shape().dims() else {
+            return shape_error(format!("tally: probabilities {pv:?}"));
+        };
+        if last != e || pv.numel() != n * e || n == 0 {
+            return shape_error(format!("tally: probabilities {pv:?} of {n} routed tokens"));
+        }
+        let scopes = match scope {
+            Scope::Sequence => b,
+            Scope::MicroBatch => 1,
+        };
+        let each = n / scopes;
+        let counts = run.empty([scopes * e], DType::I32)?;
+        let cells = match scopes {
+            1 => routing.experts.clone(),
+            _ => {
+                let at = count(run, n * k)?;
+                binary(
+                    run,
+                    op::binary::DIV,
+                    [&at, &at, &whole(run, each * k, n * k)?],
+                )?;
+                binary(run, op::binary::MUL, [&at, &at, &whole(run, e, n * k)?])?;
+                binary(run, op::binary::ADD, [&at, &at, &routing.experts])?;
+                at
+            }
+        };
+        let o = [Some(&counts), Some(&cells)];
+        run.launch(op::HISTOGRAM, &o, none().as_bytes(), &[])?;
+        let y = run.empty([2, scopes, e], DType::F32)?;
+        let [parts, means] = halves(&y);
+        let o = [Some(&parts), Some(&counts)];
+        run.launch(op::CAST, &o, none().as_bytes(), &[])?;
+        let to = means.view([scopes, 1, e]);
+        sum(run, &to, &pv.view([scopes, each, e]), 1)?;
+        let p = none();
+        for (t, of) in [(&parts, each * k), (&means, each)] {
+            let d = op::ScaleDyn {
+                scale: 1.0 / of as f64,
+                ..Default::default()
+            };
+            run.launch(
+                op::MULTI_SCALE,
+                &[None, Some(t)],
+                p.as_bytes(),
+                d.as_bytes(),
+            )?;
+        }
+        Ok(noted(self, probabilities, y, Kind::Tally(each)))
+    }
+
+    /// `factor E sum f P` of a tally, a mean over its scopes, `[1]`.
+    pub fn balance_loss(&mut self, tally: Var, factor: f64) -> Result<Var> {
+        let (t, run) = (self.val(tally)?, self.env.run);
+        let &[2, scopes, e] = t.shape().dims() else {
+            return shape_error(format!("balance_loss: tally {t:?}"));
+        };
+        let factor = factor * e as f64 / scopes as f64;
+        let [parts, means] = halves(t);
+        let products = run.empty([scopes * e], DType::F32)?;
+        map(run, &products, &[&parts, &means], |x| {
+            x[0] * x[1] * factor as f32
+        })?;
+        let y = run.empty([1], DType::F32)?;
+        sum(run, &y, &products, 0)?;
+        Ok(noted(self, tally, y, Kind::Loss(factor)))
+    }
+
+    /// The mean over tokens of the square of the log of the sum of exponentials of `scores [.., E]` (Zoph et al. 2022, arXiv 2202.08906), `[1]`.
+    pub fn z_loss(&mut self, scores: Var) -> Result<Var> {
+        let (sv, run) = (self.val(scores)?.rows(), self.env.run);
+        let n = sv.shape().rows();
+        let [losses, lse] = [run.empty([n], DType::F32)?, run.empty([n], DType::F32)?];
+        // Any target: the loss is not looked at.
+        let first = whole(run, 0, n)?;
+        let o = [&losses, &lse, &sv, &first].map(Some);
+        let p = op::XentParams::default();
+        run.launch(op::CROSS_ENTROPY_FWD, &o, p.as_bytes(), &[])?;
+        map(run, &losses, &[&lse], |x| x[0] * x[0])?;
+        let y = run.empty([1], DType::F32)?;
+        sum(run, &y, &losses, 0)?;
+        super::xent::scale(run, &y, 1.0 / n.max(1) as f64)?;
+        Ok(noted(self, scores, y, Kind::Z(lse)))
+    }
+
+    /// Figures of a tally without a gradient, `[3]`: the tokens of the expert with the fewest and of that with the most, over those that each
+    /// would have if all had as many, and the entropy of the parts of all over that of equal parts.
+    pub fn expert_load(&mut self, tally: Var) -> Result<Var> {
+        let (t, run) = (self.val(tally)?, self.env.run);
+        let &[2, scopes, e] = t.shape().dims() else {
+            return shape_error(format!("expert_load: tally {t:?}"));
+        };
+        let parts = run.empty([1, e], DType::F32)?;
+        sum(run, &parts, &halves(t)[0].view([scopes, e]), 0)?;
+        super::xent::scale(run, &parts, 1.0 / scopes as f64)?;
+        let parts = parts.view([e]);
+        let y = run.empty([3], DType::F32)?;
+        let reduce = |kind, to: u64, x: &Tensor| {
+            let p = op::ReduceParams {
+                kind,
+                axes: 1,
+                ..Default::default()
+            };
+            let to = y.narrow(0, to, 1);
+            run.launch(op::REDUCE, &[Some(&to), Some(x)], p.as_bytes(), &[])
+        };
+        let terms = run.empty([e], DType::F32)?;
+        let even = (e as f64).ln().max(f64::MIN_POSITIVE);
+        map(run, &terms, &[&parts], |x| {
+            // 0 ln 0 is 0.
+            let least = x[0].lit(f32::MIN_POSITIVE);
+            x[0] * x[0].max(least).log() * (-1.0 / even) as f32
+        })?;
+        let relative = run.empty([e], DType::F32)?;
+        map(run, &relative, &[&parts], |x| x[0] * e as f32)?;
+        reduce(op::reduce::MIN, 0, &relative)?;
+        reduce(op::reduce::MAX, 1, &relative)?;
+        reduce(op::reduce::SUM, 2, &terms)?;
+        Ok(noted(self, tally, y, Kind::Load))
+    }
+}
+
+/// Both halves of a tally, each flat.
+fn halves(t: &Tensor) -> [Tensor; 2] {
+    let n = t.numel() / 2;
+    [0, 1].map(|i| t.view([2 * n]).narrow(0, i * n, n))
+}
+
+impl Node {
+    pub fn backward(&self, b: &mut Back<'_, '_>, nodes: &[OpNode]) -> Result<()> {
+        let Some(dy) = b.take(self.out) else {
+            return Ok(());
+        };
+        let run = b.env.run;
+        let (shape, dtype) = b.meta(self.x);
+        match &self.kind {
+            Kind::Load => Ok(()),
+            Kind::Tally(each) => {
+                let &[2, scopes, e] = dy.shape().dims() else {
+                    return shape_error(format!("tally: gradient {dy:?}"));
+                };
+                let dx = run.empty(shape, dtype)?;
+                let of_means = dy.strided([scopes, *each, e], &[e as i64, 0, 1], scopes * e);
+                let part = 1.0 / *each as f32;
+                map(run, &dx.view([scopes, *each, e]), &[&of_means], |x| {
+                    x[0] * part
+                })?;
+                b.give(self.x, dx)
+            }
+            Kind::Loss(factor) => {
+                let t = b.val(self.x, nodes)?;
+                let dx = run.empty(shape, dtype)?;
+                let ([of_parts, of_means], [parts, _]) = (halves(&dx), halves(&t));
+                run.stream().fill(of_parts.region(), 0, 1)?;
+                let each = dy.broadcast_scalar(parts.numel());
+                map(run, &of_means, &[&parts, &each], |x| {
+                    x[0] * x[1] * *factor as f32
+                })?;
+                b.give(self.x, dx)
+            }
+            Kind::Z(lse) => {
+                let scores = b.val(self.x, nodes)?;
+                let n = scores.shape().rows();
+                let e = scores.shape().last();
+                let dx = run.empty(shape, dtype)?;
+                let o = [Some(&dx.rows()), Some(&scores.rows())];
+                run.launch(op::SOFTMAX_FWD, &o, none().as_bytes(), &[])?;
+                let lse = lse.strided([n, e], &[1, 0], 0);
+                let each = dy.strided([n, e], &[0, 0], 0);
+                let part = 2.0 / n.max(1) as f32;
+                let made = run.empty(shape, dtype)?;
+                map(run, &made.rows(), &[&dx.rows(), &lse, &each], |x| {
+                    x[0] * x[1] * x[2] * part
+                })?;
+                b.give(self.x, made)
+            }
+        }
+    }
+}
