@@ -56,6 +56,8 @@ pub struct HfDir {
     /// Oddities that were tolerated, one sentence each.
     pub notes: Vec<String>,
     files: BTreeMap<PathBuf, SafeFile>,
+    /// Tensors that are made of others, which lie one behind the other in them: those, which are no tensors of their own any more.
+    stacks: BTreeMap<String, Vec<(String, TensorInfo)>>,
 }
 
 impl HfDir {
@@ -102,28 +104,104 @@ impl HfDir {
             tensors,
             notes,
             files,
+            stacks: BTreeMap::new(),
         })
+    }
+
+    /// From now on `parts` are one tensor of a shape, in which they lie one behind the other.
+    ///
+    /// # Errors
+    /// A part that is not there, or of another type than the first, or of another number of elements.
+    pub fn stack(&mut self, name: &str, parts: &[String], shape: Vec<usize>) -> Result<()> {
+        let infos = parts.iter().map(|p| self.info(p).cloned());
+        let infos = infos.collect::<Result<Vec<TensorInfo>>>()?;
+        let Some(first) = infos.first() else {
+            return Ok(());
+        };
+        let each = shape.iter().product::<usize>() as u64 / infos.len() as u64;
+        for (part, info) in parts.iter().zip(&infos) {
+            if info.dtype != first.dtype || info.num_elements() != each {
+                let (found, wanted) = (&info.shape, first.dtype);
+                return Err(CheckpointError::tensor(
+                    &self.path,
+                    part,
+                    format!(
+                        "{found:?} of {:?}, and a part of `{name}` has {each} elements of {wanted:?}",
+                        info.dtype
+                    ),
+                    "download or export the directory again",
+                ));
+            }
+        }
+        let whole = TensorInfo {
+            shape,
+            range: 0..infos.iter().map(TensorInfo::num_bytes).sum(),
+            ..first.clone()
+        };
+        parts.iter().for_each(|p| _ = self.tensors.remove(p));
+        self.tensors.insert(name.to_string(), whole);
+        let parts = parts.iter().cloned().zip(infos).collect();
+        self.stacks.insert(name.to_string(), parts);
+        Ok(())
+    }
+
+    /// Elements of a tensor, as runs of tensors of the files.
+    fn runs(&self, name: &str, elements: Range<u64>) -> Result<Vec<(&SafeFile, &str, Range<u64>)>> {
+        let Some(parts) = self.stacks.get(name) else {
+            let own = self.tensors.get_key_value(name);
+            let (own, _) = own.ok_or_else(|| self.unknown(name))?;
+            return Ok(vec![(self.file_of(name)?, own.as_str(), elements)]);
+        };
+        let all = self.info(name)?.num_elements();
+        if elements.start > elements.end || elements.end > all {
+            let reason = format!("elements {elements:?} of {all}");
+            let fix = "read what is there";
+            return Err(CheckpointError::tensor(&self.path, name, reason, fix));
+        }
+        let mut from = 0;
+        let mut out = vec![];
+        for (part, info) in parts {
+            let to = from + info.num_elements();
+            let here = elements.start.max(from)..elements.end.min(to);
+            if here.start < here.end {
+                let file = self
+                    .files
+                    .get(&info.file)
+                    .ok_or_else(|| self.unknown(part))?;
+                out.push((file, part.as_str(), here.start - from..here.end - from));
+            }
+            from = to;
+        }
+        Ok(out)
     }
 
     /// One tensor's place, by the file's own name; an error gives the nearest name.
     pub fn info(&self, name: &str) -> Result<&TensorInfo> {
-        self.tensors
-            .get(name)
-            .ok_or_else(|| CheckpointError::UnknownTensor {
-                path: self.path.clone(),
-                tensor: name.to_string(),
-                nearest: nearest(name, self.tensors.keys().map(String::as_str)),
-            })
+        self.tensors.get(name).ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &str) -> CheckpointError {
+        CheckpointError::UnknownTensor {
+            path: self.path.clone(),
+            tensor: name.to_string(),
+            nearest: nearest(name, self.tensors.keys().map(String::as_str)),
+        }
     }
 
     /// All bytes of a tensor, little-endian, row-major.
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
-        self.file_of(name)?.read(name)
+        match self.stacks.contains_key(name) {
+            true => self.read_elements(name, 0..self.info(name)?.num_elements()),
+            false => self.file_of(name)?.read(name),
+        }
     }
 
     /// A float tensor (F32, F16, BF16 or F64) as f32.
     pub fn read_f32(&self, name: &str) -> Result<Vec<f32>> {
-        self.file_of(name)?.read_f32(name)
+        match self.stacks.contains_key(name) {
+            true => self.read_elements_f32(name, 0..self.info(name)?.num_elements()),
+            false => self.file_of(name)?.read_f32(name),
+        }
     }
 
     /// The bytes of rows `rows` (indices of the outermost dim).
@@ -138,12 +216,16 @@ impl HfDir {
 
     /// The bytes of flat elements `elements` (row-major order).
     pub fn read_elements(&self, name: &str, elements: Range<u64>) -> Result<Vec<u8>> {
-        self.file_of(name)?.read_elements(name, elements)
+        let runs = self.runs(name, elements)?.into_iter();
+        let each = runs.map(|(file, part, run)| file.read_elements(part, run));
+        Ok(each.collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Flat elements of a float tensor as f32.
     pub fn read_elements_f32(&self, name: &str, elements: Range<u64>) -> Result<Vec<f32>> {
-        self.file_of(name)?.read_elements_f32(name, elements)
+        let runs = self.runs(name, elements)?.into_iter();
+        let each = runs.map(|(file, part, run)| file.read_elements_f32(part, run));
+        Ok(each.collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// A hash by which sets of weights differ: of names, types and shapes of all tensors, and of up to three windows of 4 KiB of each.

@@ -46,8 +46,12 @@ fn write(o: &mut String, file: &str, planned: &Planned) -> Result {
     )?;
     writeln!(
         o,
-        "{} parameters; a step is {micro_batches} micro-batch{} of {rows} x {seq} tokens a rank",
+        "{} parameters{}; a step is {micro_batches} micro-batch{} of {rows} x {seq} tokens a rank",
         show_count(planned.params as f64),
+        planned.active.map_or(String::new(), |n| format!(
+            ", {} of them for a token",
+            show_count(n as f64)
+        )),
         if micro_batches == 1 { "" } else { "es" }
     )?;
     if let Some(v) = &rank.vocabulary {

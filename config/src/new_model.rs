@@ -25,7 +25,10 @@ impl NewModel {
         if let (None, Some(vocab)) = (self.vocab_size(), vocab) {
             keys.insert("vocab_size".into(), vocab.into());
         }
-        let spec = ModelSpec::new(family, &keys)?;
+        let mut spec = ModelSpec::new(family, &keys)?;
+        if let Some(moe) = &self.moe {
+            spec = spec.with_moe(moe)?;
+        }
         Ok(spec.with_init(self.init.std, self.init.scale_residual))
     }
 }

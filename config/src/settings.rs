@@ -124,6 +124,9 @@ pub struct NewModel {
     /// Type of the weights in the exported folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save_dtype: Option<Dtype>,
+    /// Experts in the place of MLPs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moe: Option<crossweave_family::Moe>,
     /// The keys of the family, named as in Hugging Face's `config.json`.
     #[serde(flatten)]
     pub keys: Map<String, Value>,

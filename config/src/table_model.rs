@@ -121,6 +121,66 @@ const LORA: Table = Table {
     ],
 };
 
+/// Experts of each layer.
+const COUNTS: Forms = Forms {
+    doc: "experts of a layer: a number for all, or one for each by commas (\"0,8,0,16\"), where a layer of 0 keeps its MLP",
+    forms: &[
+        Form {
+            name: "number",
+            kind: Kind::Int { min: 1, max: 65536 },
+        },
+        Form {
+            name: "list",
+            kind: Kind::Text { empty: false },
+        },
+    ],
+    pick: |value| match value {
+        Json::Number(_) => Ok(0),
+        Json::Text(_) => Ok(1),
+        other => Err((
+            format!("wanted a number of experts, got {}", other.describe()),
+            "write 8, or \"0,8\" for a number in each layer".into(),
+        )),
+    },
+};
+
+const MOE: Table = Table {
+    doc: "experts in the place of MLPs: each token goes to some of them (docs/moe.md)",
+    overlay: None,
+    fields: &[
+        forms("experts", &COUNTS, "").example("8").required(),
+        int("top_k", 1, "2", "experts of a token"),
+        int(
+            "width",
+            1,
+            "",
+            "inner width of an expert; absent = that of the MLP",
+        )
+        .auto(),
+        flag(
+            "normalize",
+            "true",
+            "the gates of a token are divided by their sum",
+        ),
+        non_negative(
+            "aux_loss_coef",
+            "0.01",
+            "factor of the loss that is least where experts have equally many tokens (Fedus et al. 2022), a sum over layers",
+        ),
+        word(
+            "aux_loss_scope",
+            &["sequence", "micro_batch"],
+            "\"sequence\"",
+            "tokens over which that loss is a mean: those of each sequence, which are the same however a batch is divided, or of a micro-batch",
+        ),
+        non_negative(
+            "z_loss_coef",
+            "0.0",
+            "factor of the mean square of the log of the sum of exponentials of a token's scores (Zoph et al. 2022)",
+        ),
+    ],
+};
+
 const NO_LORA: Field = refused(
     "lora",
     "adapters sit on a model that exists; name its folder with {\"hf\": FOLDER}",
@@ -279,6 +339,10 @@ const PART: Range = Range {
     min_in: false,
     max_in: true,
 };
+const FROM_ZERO: Range = Range {
+    min_in: true,
+    ..ABOVE_ZERO
+};
 const ABOVE_ZERO: Range = Range {
     min: 0.0,
     max: f64::INFINITY,
@@ -305,6 +369,7 @@ const fn field(k: &Key) -> Field {
             max: family::keys::IDS,
         },
         family::Kind::Positive => Kind::Float(ABOVE_ZERO),
+        family::Kind::Factor => Kind::Float(FROM_ZERO),
         family::Kind::Part => Kind::Float(PART),
         family::Kind::Probability => Kind::Float(UNIT),
         family::Kind::Flag => Kind::Bool,
@@ -319,6 +384,7 @@ const fn field(k: &Key) -> Field {
         // Of folders only.
         family::Kind::Layers
         | family::Kind::Bits
+        | family::Kind::Numbers
         | family::Kind::Classes(_)
         | family::Kind::Keys
         | family::Kind::Place
@@ -358,14 +424,20 @@ const fn keys(family: &Family) -> Keys {
         }
         i += 1;
     }
-    let last = [section("init", &INIT), RECOMPUTE, SAVE_DTYPE];
-    let [init, recompute, save_dtype] = last;
+    let last = [
+        section("init", &INIT),
+        RECOMPUTE,
+        SAVE_DTYPE,
+        optional_section("moe", &MOE),
+    ];
+    let [init, recompute, save_dtype, moe] = last;
     (
         all.fields[all.n],
         all.fields[all.n + 1],
         all.fields[all.n + 2],
-    ) = (init, recompute, save_dtype);
-    all.n += 3;
+        all.fields[all.n + 3],
+    ) = (init, recompute, save_dtype, moe);
+    all.n += 4;
     all
 }
 

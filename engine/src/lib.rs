@@ -43,7 +43,9 @@ pub use crossweave_state::{Shard, ShardPart, Snapshot};
 pub use crossweave_store::{Counters as FileCounters, Layer as FaultLayer, Verdict};
 pub use devices::{Devices, Files, Links};
 pub use dry::{dry_run, dry_run_with, plan_for, prepare};
-pub use engine::{Engine, MicroBatch, Prediction, StepMetrics, predict, rehearsal, rehearse};
+pub use engine::{
+    Engine, ExpertFigures, MicroBatch, Prediction, StepMetrics, predict, rehearsal, rehearse,
+};
 pub use error::{Error, Result};
 pub use graphs::GraphCounts;
 pub use groups::MeshGroups;

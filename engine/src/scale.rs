@@ -90,8 +90,11 @@ impl Scaling {
     /// Gradient of the loss: `scale * weight * share / (micro-batches * predivide)`.
     pub fn seed(&self) -> f64 {
         // A share of 1 changes no bit.
-        let whole = self.scale() * self.weight / (self.micro_batches * self.before);
-        whole * self.share
+        self.beside() * self.share
+    }
+    /// Gradient of a loss beside it, a mean over micro-batches: the same without the share of predictions that count.
+    fn beside(&self) -> f64 {
+        self.scale() * self.weight / (self.micro_batches * self.before)
     }
 
     /// What the mean over all predictions is multiplied by to be the mean over those that count.
@@ -149,6 +152,7 @@ impl Scaling {
                 true => f64::INFINITY,
                 false => self.seed(),
             },
+            beside: self.beside(),
         };
         self.decided
     }

@@ -18,6 +18,7 @@ mod labels;
 mod ledgers;
 mod lora;
 mod lora_oracles;
+mod mixtures;
 mod nonfinite;
 mod offload;
 mod optimizers;

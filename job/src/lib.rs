@@ -24,6 +24,7 @@ pub mod open;
 pub mod optimizer;
 mod rows;
 pub mod spec;
+pub mod stacks;
 pub mod teacher;
 pub mod tokens;
 mod units;

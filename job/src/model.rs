@@ -4,6 +4,7 @@ use crate::adapter::{self, Adapter};
 use crate::caches::Caches;
 use crate::error::{JobError, Result};
 use crate::hub::{self, Part};
+use crate::stacks;
 use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
 use crossweave_data::{Columns, Remark};
@@ -22,6 +23,8 @@ pub struct Folder {
     pub dir: HfDir,
     /// Which tensor is which parameter.
     pub names: Names,
+    /// It holds the experts of a layer as stacks, and so does what is written of it.
+    pub stacked: bool,
 }
 
 /// What a student learns from.
@@ -95,7 +98,7 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
         }
         return Ok(source);
     }
-    let dir = HfDir::open(dir)?;
+    let mut dir = HfDir::open(dir)?;
     let file = dir.path.join("config.json");
     let spec = ModelSpec::from_hf(&dir.config).map_err(|e| key_error(&file, &e))?;
     // Declarations are only numbers, but a table of positions is made with them: a damaged size must not ask for one that no file
@@ -114,7 +117,9 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
             let shape = p.shape.dims().iter().map(|d| *d as usize).collect();
             (p.name, shape)
         });
+    let expected: Vec<(String, Vec<usize>)> = expected.collect();
     let tensors = &spec.family().tensors;
+    let stacked = stacks::gather(&mut dir, tensors, spec.model().base, &expected)?;
     let mut resolver = Resolver::new(expected)
         .base(spec.model().base)
         .ignore(tensors.ignored)
@@ -145,7 +150,11 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
     }
     Ok(Source {
         spec,
-        folder: Some(Folder { dir, names }),
+        folder: Some(Folder {
+            dir,
+            names,
+            stacked,
+        }),
         checkpoint: None,
         lora: None,
         adapter: None,

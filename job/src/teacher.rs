@@ -64,6 +64,12 @@ pub fn hear(
             "remove distill",
         );
     }
+    if [own, theirs].iter().any(|m| m.routed().next().is_some()) {
+        return refuse(
+            "a model with experts neither teaches nor learns from a teacher yet".into(),
+            "remove distill",
+        );
+    }
     if student.spec.family().predicts() != spec.family().predicts() {
         return refuse(
             format!(

@@ -2,6 +2,7 @@
 
 use crate::desc::{Decoder, Model};
 use crate::distill::Distill;
+use crate::experts::Routers;
 use crate::lora::{Adapter, Adapters};
 use crate::pair::Answer;
 use crate::parts::{Curve, Declare, Lin, Normed};
@@ -201,6 +202,7 @@ struct Head {
     adapters: Vec<Option<Adapter>>,
     adapter: Option<Adapter>,
     distill: Option<Distill>,
+    routers: Option<Routers>,
 }
 
 /// Declares the head.
@@ -255,6 +257,7 @@ pub fn head(
             adapters,
             adapter,
             distill: distill.cloned(),
+            routers: Routers::of(m),
         }
     });
 }
@@ -297,6 +300,10 @@ impl Block for Head {
             (.., Some(v)) => v.cross_entropy(cx, logits)?,
             _ => cx.cross_entropy(logits)?,
         };
+        if let Some(routers) = &self.routers {
+            let beside = routers.losses(cx, &flow.0)?;
+            return Ok(Flow([loss].into_iter().chain(beside.0).collect()));
+        }
         let Some(answer) = answer else {
             return Ok(Flow(vec![loss]));
         };

@@ -2,6 +2,7 @@
 
 use crate::context;
 use crate::desc::{self, Act, Around, Model, Order, Positions, Qkv, Up};
+use crate::experts::Experts;
 use crate::lora::{Adapter, Adapters};
 use crate::parts::{Curve, Declare, HeadNormed, Input, Lin, Normed, Several, activation};
 use crate::split::{self, Cut};
@@ -71,10 +72,16 @@ struct Mlp {
     down: Lin,
 }
 
+/// What stands behind attention.
+enum Feed {
+    Mlp(Mlp),
+    Experts(Box<Experts>),
+}
+
 struct Layer {
     attention: (Norms, Attention),
     cross: Option<(Norms, Cross)>,
-    mlp: (Norms, Mlp),
+    feed: (Norms, Feed),
     order: Order,
     residual_of_norm: bool,
     dropout: f64,
@@ -121,13 +128,14 @@ fn declare(
                 .map(|(around, a)| normed(&mut d, m.width, around, |d| cross(d, m, a, residual)));
             let (around, mlp) = &l.mlp;
             let dropout = l.inner_dropout;
-            let mlp = normed(&mut d, m.width, around, |d| {
-                declared_mlp(d, m.width, mlp, residual, dropout)
+            let feed = normed(&mut d, m.width, around, |d| match &l.experts {
+                Some(e) => Feed::Experts(Box::new(Experts::declare(d, m, e, residual))),
+                None => Feed::Mlp(declared_mlp(d, m.width, mlp, residual, dropout)),
             });
             Layer {
                 attention,
                 cross,
-                mlp,
+                feed,
                 order: l.order,
                 residual_of_norm: l.residual_of_norm,
                 dropout: l.dropout,
@@ -510,20 +518,31 @@ impl Layer {
         self.added(cx, norms, [y, n, x])
     }
 
-    /// The same of the MLP.
-    fn think(&self, cx: &mut Cx<'_>, x: Var) -> Result<[Var; 2]> {
-        let (norms, mlp) = &self.mlp;
+    /// The same of the MLP, or of experts, which add to what flows behind the stream.
+    fn think(&self, cx: &mut Cx<'_>, x: Var, flow: &mut Vec<Var>) -> Result<[Var; 2]> {
+        let (norms, feed) = &self.feed;
         let n = Normed::maybe(norms.before, cx, x)?;
-        let of = mlp.up.enter(cx, n)?;
-        let h = mlp.inner(cx, &self.adapters, of)?;
-        let y = mlp.down.run(cx, &self.adapters, h)?;
+        let y = match feed {
+            Feed::Mlp(mlp) => {
+                let of = mlp.up.enter(cx, n)?;
+                let h = mlp.inner(cx, &self.adapters, of)?;
+                mlp.down.run(cx, &self.adapters, h)?
+            }
+            Feed::Experts(experts) => experts.run(cx, n, flow)?,
+        };
         self.added(cx, norms, [y, n, x])
     }
 
     /// Attention and MLP beside each other, of one normed input or of two, and what both add to the stream. Where ranks make summands of
     /// their results, and nothing is done to these one by one, they are one sum over the ranks.
-    fn beside(&self, cx: &mut Cx<'_>, x: Var, bias: Option<Var>) -> Result<Var> {
-        let ((norms, a), (of_mlp, mlp)) = (&self.attention, &self.mlp);
+    fn beside(
+        &self,
+        cx: &mut Cx<'_>,
+        x: Var,
+        bias: Option<Var>,
+        flow: &mut Vec<Var>,
+    ) -> Result<Var> {
+        let ((norms, a), (of_feed, feed)) = (&self.attention, &self.feed);
         let n = Normed::maybe(norms.before, cx, x)?;
         let of = a.qkv.enter(cx, n)?;
         let y = a.attended(cx, &self.adapters, of, bias)?;
@@ -536,10 +555,23 @@ impl Layer {
                 (y, to)
             }
         };
+        let seen = if self.order == Order::Shared { n } else { x };
+        let mlp = match feed {
+            Feed::Mlp(mlp) => mlp,
+            Feed::Experts(experts) => {
+                let n = Normed::maybe(of_feed.before, cx, seen)?;
+                let m = experts.run(cx, n, flow)?;
+                let [m, _] = self.added(cx, of_feed, [m, x, x])?;
+                let both = cx.add_into(y, m)?;
+                return cx.add_into(to, both);
+            }
+        };
         let of = match self.order {
-            Order::Shared if of_mlp.before.is_none() => of,
-            Order::Shared => self.mlp_input(cx, n)?,
-            _ => self.mlp_input(cx, x)?,
+            Order::Shared if of_feed.before.is_none() => of,
+            _ => {
+                let n = Normed::maybe(of_feed.before, cx, seen)?;
+                mlp.up.enter(cx, n)?
+            }
         };
         let h = mlp.inner(cx, &self.adapters, of)?;
         let both = match one_sum {
@@ -550,24 +582,21 @@ impl Layer {
             }
             false => {
                 let m = mlp.down.run(cx, &self.adapters, h)?;
-                let [m, _] = self.added(cx, of_mlp, [m, x, x])?;
+                let [m, _] = self.added(cx, of_feed, [m, x, x])?;
                 cx.add_into(y, m)?
             }
         };
         cx.add_into(to, both)
     }
 
-    fn mlp_input(&self, cx: &mut Cx<'_>, x: Var) -> Result<Input> {
-        let (norms, mlp) = &self.mlp;
-        let n = Normed::maybe(norms.before, cx, x)?;
-        mlp.up.enter(cx, n)
-    }
-
     /// Are the results of attention and MLP summands of ranks that can be added before their sum? Not where a norm, a mask or a factor
     /// stands between.
     fn has_one_sum(&self) -> bool {
-        let ((norms, a), (of_mlp, mlp)) = (&self.attention, &self.mlp);
-        let plain = norms.after.is_none() && of_mlp.after.is_none() && self.factor.is_none();
+        let ((norms, a), (of_feed, feed)) = (&self.attention, &self.feed);
+        let Feed::Mlp(mlp) = feed else {
+            return false;
+        };
+        let plain = norms.after.is_none() && of_feed.after.is_none() && self.factor.is_none();
         let summed = [&a.out, &mlp.down].map(|l| l.is_summed(&self.adapters));
         plain && self.dropout == 0.0 && !self.residual_of_norm && summed == [true; 2]
     }
@@ -599,11 +628,11 @@ impl Block for Layer {
                     x = cx.add_into(to, y)?;
                     x = Normed::maybe(norms.sum, cx, x)?;
                 }
-                let [m, to] = self.think(cx, x)?;
+                let [m, to] = self.think(cx, x, &mut flow)?;
                 let y = cx.add_into(to, m)?;
-                Normed::maybe(self.mlp.0.sum, cx, y)?
+                Normed::maybe(self.feed.0.sum, cx, y)?
             }
-            Order::Parallel | Order::Shared => self.beside(cx, x, bias)?,
+            Order::Parallel | Order::Shared => self.beside(cx, x, bias, &mut flow)?,
         };
         flow[0] = y;
         Ok(Flow(flow))

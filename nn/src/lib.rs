@@ -8,6 +8,7 @@
 mod context;
 pub mod distill;
 mod ends;
+mod experts;
 mod layer;
 pub mod lora;
 mod pair;
@@ -15,7 +16,9 @@ mod parts;
 pub mod split;
 mod vision;
 
-pub use crossweave_family::{ConfigError, ModelSpec, Predicts, desc, family, written};
+pub use crossweave_family::{
+    ConfigError, ModelSpec, Predicts, Stack, Tensors, desc, family, written,
+};
 pub use distill::Distill;
 pub use lora::{Adapters, Lora, LoraError, Targets};
 pub use vision::still;

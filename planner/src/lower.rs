@@ -204,6 +204,11 @@ impl Lowered {
     /// Bytes of the step's words that the host reads.
     pub const WORDS: u64 = Words::READ;
 
+    /// The words of the figures that the last unit gives beside its loss; none where it gives none.
+    pub fn figures(&self) -> Range<u64> {
+        self.words.figures()
+    }
+
     /// The word of the figures that the loss of this rank's micro-batch `m` is added to.
     pub fn loss_word(&self, m: usize) -> u64 {
         match self.spec.canonical {
@@ -296,6 +301,7 @@ impl Given<'_> {
             scaled: s.precision.scaler.is_some(),
             rescaled: s.rescales(),
             seeded: s.precision.scaler.is_some() || s.rows.labelled,
+            figures: self.figures(),
             wire: s.precision.wire,
             accumulate: s.precision.accum,
             parts: self.parts.clone(),
@@ -310,6 +316,12 @@ impl Given<'_> {
                 tokens,
             },
         })
+    }
+
+    /// Returns how many figures the last unit gives behind its loss and the loss beside it.
+    fn figures(&self) -> u64 {
+        let given = self.dry.flows.last().into_iter().flatten();
+        given.skip(2).map(|(shape, _)| shape.numel()).sum()
     }
 
     /// Returns what of each unit is a summand on each rank that has other tokens of the same rows.

@@ -23,6 +23,7 @@ class Case:
     decay_all: bool = False           # weight decay on every parameter, not on matrices only
     note: str = ""
     cls: str = ""                     # class of transformers, where it is no causal language model
+    stacked: bool = False             # experts as stacks, and not one tensor each (save_original_format=False of 5.x)
 
 
 GPT2 = dict(vocab_size=96, n_positions=24, n_embd=32, n_layer=2, n_head=4, n_inner=48,
@@ -300,6 +301,18 @@ CASES = [
     Case("gemma3-nested-v5", "gemma3", 5,
          GEMMA3 | dict(text_config=GEMMA3["text_config"] | dict(num_hidden_layers=1, num_key_value_heads=2, layer_types=["full_attention"])),
          cls="Gemma3ForConditionalGeneration", note="names as 5.x has them, rotary settings by kind of layer"),
+    Case("mixtral-v5", "mixtral", 5, SMALL | dict(num_local_experts=5, router_aux_loss_coef=0.05), note="one tensor an expert; the loss of routers"),
+    Case("mixtral-stacked", "mixtral", 5,
+         SMALL | dict(num_local_experts=4, num_experts_per_tok=3, head_dim=6, sliding_window=5, tie_word_embeddings=True, router_aux_loss_coef=0.0),
+         stacked=True, note="stacks; a window, three experts a token, no loss of routers, tied head"),
+    Case("qwen3-moe-v5", "qwen3_moe", 5,
+         SMALL | dict(num_hidden_layers=3, head_dim=6, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=10, norm_topk_prob=True,
+                      mlp_only_layers=[0], router_aux_loss_coef=0.02),
+         note="one tensor an expert; a dense layer before two with experts, gates that add up to 1"),
+    Case("qwen3-moe-stacked", "qwen3_moe", 5,
+         SMALL | dict(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12, decoder_sparse_step=2, attention_bias=True,
+                      use_sliding_window=True, sliding_window=5, router_aux_loss_coef=0.1),
+         stacked=True, note="stacks; experts in the second layer alone, gates as they are, biases, windows everywhere"),
     Case("llava-v4", "llava", 4, LLAVA, cls="LlavaForConditionalGeneration",
          note="the last layer but one, without the class token; quick_gelu"),
     Case("llava-v5", "llava", 5,

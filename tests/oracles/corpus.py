@@ -57,6 +57,14 @@ def shrunk(config):
             c[key] = HEADS if v == heads else 1 if v == 1 else 2
         elif key in ("head_dim", "d_kv", "query_pre_attn_scalar"):
             c[key] = WIDTH // HEADS if v * heads == width else 24
+        elif key == "moe_intermediate_size":
+            c[key] = 24
+        elif key in ("num_local_experts", "num_experts"):
+            c[key] = 6
+        elif key == "num_experts_per_tok":
+            c[key] = 2
+        elif key == "router_aux_loss_coef":
+            c[key] = 0.0  # Its loss is in PyTorch's only where output_router_logits says so.
         elif key == "vocab_size":
             c[key] = VOCAB
         elif key in ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_sequence_length", "model_max_length"):

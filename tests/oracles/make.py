@@ -33,6 +33,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MAJOR = int(transformers.__version__.split(".")[0])
 BATCH, SEQ, STEPS = 2, 16, 20
 BESIDE = ("token_type_ids", "next_sentence_label")
+MIXTURES = ("mixtral", "qwen3_moe")
 ADAMW = dict(lr=1e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1)
 
 
@@ -144,7 +145,8 @@ def write_model(case, directory):
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(draw(name.removeprefix("transformer.").removeprefix("model."), p.shape))
-    model.to(getattr(torch, case.dtype)).save_pretrained(directory, max_shard_size=case.shard)
+    form = dict(save_original_format=False) if case.stacked else {}
+    model.to(getattr(torch, case.dtype)).save_pretrained(directory, max_shard_size=case.shard, **form)
     generation = os.path.join(directory, "generation_config.json")
     if os.path.exists(generation):
         os.remove(generation)  # says nothing about the model
@@ -173,6 +175,9 @@ def write_model(case, directory):
 def load_model(directory):
     """The directory as transformers reads it, in float64; refuses a load that left anything out."""
     kw = {"dtype" if MAJOR >= 5 else "torch_dtype": "auto"}
+    with open(os.path.join(directory, "config.json")) as f:
+        if MAJOR >= 5 and json.load(f)["model_type"] in MIXTURES:
+            kw["experts_implementation"] = "eager"
     model, info = (model_class(directory) or transformers.AutoModelForCausalLM).from_pretrained(
         directory, attn_implementation="eager", output_loading_info=True, **kw)
     assert not info["missing_keys"] and not info["mismatched_keys"], info
@@ -184,6 +189,8 @@ def run(model, batch):
     """Logits, loss, and what a second head gives; `batch` is tokens, or tokens and labels."""
     batch = batch if isinstance(batch, dict) else dict(input_ids=batch)
     ids, labels = batch["input_ids"], batch.get("labels")
+    if model.config.model_type in MIXTURES:
+        return mixture(model, ids)
     if labels is None:
         out = model(input_ids=ids, labels=ids, use_cache=False)
         return out.logits, out.loss
@@ -204,6 +211,19 @@ def run(model, batch):
     return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
 
 
+def mixture(model, ids):
+    """Logits of all tokens and the loss that is differentiated: with the loss of routers, whatever output_router_logits says."""
+    # Over the tokens behind which one is predicted: the last of a row is not read in a training step.
+    out = model(input_ids=ids[:, :-1], use_cache=False, output_router_logits=True)
+    plain = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), ids[:, 1:].flatten())
+    FIGURES.update(loss=plain.detach(), aux_loss=out.aux_loss.detach())
+    return model(input_ids=ids, use_cache=False).logits, plain + model.config.router_aux_loss_coef * out.aux_loss
+
+
+# Of the model with experts that ran last: the loss without that of routers, and that; and the latter at each step of the last training.
+FIGURES, ROUTERS = {}, []
+
+
 def evaluate(loss_of, params, ids):
     """logits [B, T, V], loss [] and grad.<name> of `params`, all float64."""
     for p in params.values():
@@ -212,7 +232,7 @@ def evaluate(loss_of, params, ids):
     loss.backward()
     out = {"seq_relationship_logits": a.detach() for a in answers}
     out |= {"grad." + k: p.grad.detach().clone() for k, p in params.items() if p.grad is not None}
-    return out | {"logits": logits.detach(), "loss": loss.detach()}
+    return out | {"logits": logits.detach(), "loss": FIGURES.get("loss", loss.detach())}
 
 
 def written_out(case):
@@ -229,6 +249,8 @@ def plain(name):
 def stored_names(model, directory):
     """The model's parameters by the name each has in the files."""
     out, names = {}, {k for k in read_tensors(directory) if not is_buffer(k)}
+    if model.config.model_type in MIXTURES:  # experts of a layer are one parameter, however files hold them
+        return dict(model.named_parameters())
     head = model.get_output_embeddings()
     if head is not None and head.weight is model.get_input_embeddings().weight:  # 5.x says of every T5 that it is tied
         names -= {"lm_head.weight"}
@@ -264,13 +286,15 @@ def train(model, data, decay_all):
               dict(params=[p for p in params if not (decay_all or p.ndim >= 2)], weight_decay=0.0)]
     opt = torch.optim.AdamW([g for g in groups if g["params"]], lr=ADAMW["lr"], betas=tuple(ADAMW["betas"]),
                             eps=ADAMW["eps"])
-    losses = []
+    losses, routers = [], []
     for i in range(STEPS):
         opt.zero_grad()
         loss = run(model, step(data, i))[1]
         loss.backward()
-        losses.append(loss.item())
+        losses.append(FIGURES.get("loss", loss).item())
+        routers += [FIGURES["aux_loss"].item()] if FIGURES else []
         opt.step()
+    ROUTERS[:] = routers
     return losses
 
 
@@ -285,6 +309,7 @@ def worst(got, want):
 
 
 def make(case):
+    FIGURES.clear()
     top = os.path.join(HERE, case.name)
     shutil.rmtree(top, ignore_errors=True)
     directory = os.path.join(top, "model")
@@ -309,7 +334,8 @@ def make(case):
     small = {k: v if k == "loss" else v.float() for k, v in want.items()}
     save_file({k: v.contiguous() for k, v in small.items()}, os.path.join(top, "expected.safetensors"))
     save_file({k: v.contiguous() for k, v in ids.items()}, os.path.join(top, "inputs.safetensors"))
-    save_file({k: v.contiguous() for k, v in data.items()} | {"losses": torch.tensor(losses, dtype=torch.float64)} | norms,
+    routers = {"aux_losses": torch.tensor(ROUTERS, dtype=torch.float64)} if ROUTERS else {}
+    save_file({k: v.contiguous() for k, v in data.items()} | {"losses": torch.tensor(losses, dtype=torch.float64)} | routers | norms,
               os.path.join(top, "train.safetensors"))
     meta = dict(case=case.name, family=case.family, note=case.note, transformers=transformers.__version__,
                 torch=torch.__version__.split("+")[0], weights=case.dtype, batch=BATCH, seq=SEQ,
@@ -329,6 +355,7 @@ def report(name, differences, losses):
 
 def check(case):
     """Both readers against the committed figures; the bound leaves room for float32 rotary angles."""
+    FIGURES.clear()
     top = os.path.join(HERE, case.name)
     directory = os.path.join(top, "model")
     want = load_file(os.path.join(top, "expected.safetensors"))

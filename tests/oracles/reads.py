@@ -28,7 +28,8 @@ CLASSES = dict(gpt2="GPT2LMHeadModel", llama="LlamaForCausalLM", mistral="Mistra
                seed_oss="SeedOssForCausalLM", smollm3="SmolLM3ForCausalLM", ernie4_5="Ernie4_5ForCausalLM",
                hunyuan_v1_dense="HunYuanDenseV1ForCausalLM", olmo3="Olmo3ForCausalLM", exaone4="Exaone4ForCausalLM",
                nemotron="NemotronForCausalLM", ministral="MinistralForCausalLM", ministral3="Ministral3ForCausalLM", gptj="GPTJForCausalLM",
-               mt5="MT5ForConditionalGeneration", roberta="RobertaForMaskedLM")
+               mt5="MT5ForConditionalGeneration", roberta="RobertaForMaskedLM",
+               mixtral="MixtralForCausalLM", qwen3_moe="Qwen3MoeForCausalLM")
 CLASSES["xlm-roberta"] = "XLMRobertaForMaskedLM"
 # What only loading, saving, generating, caches, devices and outputs read; no figure of a model depends on it.
 RUNTIME = set("""_attn_implementation _attn_implementation_internal _experts_implementation_internal _heterogeneity_spec _output_attentions
@@ -38,6 +39,8 @@ output_cross_attentions return_dict use_return_dict use_cache text_encoder name_
 problem_type eos_token_id dtype _rope_type_labels default_rope_type loss_type _name_or_path _experts_implementation""".split())
 # Only what a model that is not loaded from a folder starts with.
 RUNTIME |= {"initializer_range", "initializer_factor", "init_std"}
+# Keys whose name in 5.x is another one, under the name that both versions take.
+BOTH = dict(qwen3_moe=dict(num_local_experts="num_experts"))
 # What is taken where the class has no such attribute.
 ABSENT = dict(is_causal=True, partial_rotary_factor=1.0)
 # The base class reads these for every model, by other names or while the weights are loaded.
@@ -168,7 +171,9 @@ def collect(out):
         # Names of the first files that config classes still take.
         aliases = dict(type(plain).attribute_map) | ({"n_embed": "hidden_size"} if family in ("bloom", "falcon") else {})
         given = plain.to_dict()
-        reads = {k: given.get(k) for k in family_reads(family) - set(aliases)}
+        both = BOTH.get(family, {})
+        aliases = {k: v for k, v in aliases.items() if v not in both} | both
+        reads = {both.get(k, k): given.get(k) for k in family_reads(family) if k in both or k not in aliases}
         families[family] = dict(reads=reads, aliases=aliases)
     with open(out, "w") as f:
         json.dump(dict(version=transformers.__version__, families=families), f, indent=1, default=str, sort_keys=True)

@@ -5,11 +5,12 @@ use crate::adapter;
 use crate::job_error::{JobError, Result};
 use crate::model::{self, Source};
 use crate::remembered::peft_config;
+use crate::stacks;
 use crossweave_checkpoint::{
     Checkpoint, CheckpointError, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, write_f32,
 };
-use crossweave_nn::Targets;
 use crossweave_nn::lora::is_adapter;
+use crossweave_nn::{Targets, Tensors};
 use crossweave_tensor::ParamDecl;
 use serde_json::{Value, json};
 use std::io;
@@ -114,6 +115,10 @@ pub fn merge(
             "export the adapter itself, without --merge",
         ));
     }
+    let form = match folder.stacked {
+        true => &Tensors::PLAIN,
+        false => &source.spec.family().tensors,
+    };
     let transposed = |module: &str| source.spec.family().fan_in_fan_out && module != "lm_head";
     let mut tensors = vec![];
     for p in all.iter().filter(|p| !is_adapter(&p.name)) {
@@ -124,24 +129,29 @@ pub fn merge(
         let pair = a.zip(b).filter(|_| p.name.ends_with(".weight"));
         let by_column = transposed(module);
         let stored = folder.names.file_name(&p.name).unwrap_or(&p.name);
-        let stream = move |out: &mut dyn io::Write| {
-            let failed = |e: JobError| io::Error::other(e.to_string());
-            let own = |e: CheckpointError| io::Error::other(e.to_string());
-            let mut w = folder.dir.read_f32(stored).map_err(own)?;
-            if let Some((a, b)) = pair {
-                let update = Update {
-                    r: lora.r as usize,
-                    input: a.shape.dims()[1] as usize,
-                    a: &read(&a.name).map_err(failed)?,
-                    b: &read(&b.name).map_err(failed)?,
-                    scale: lora.scale(),
-                };
-                update.add(&mut w, by_column);
-            }
-            write_f32(out, dtype, &w)?;
-            Ok(())
-        };
-        tensors.push(TensorOut::stream(&p.name, dtype, &shape, stream));
+        // Adapters sit on matrices, which are one tensor each.
+        for part in stacks::parts(form, &p.name, &shape) {
+            let elements = part.elements;
+            let stream = move |out: &mut dyn io::Write| {
+                let failed = |e: JobError| io::Error::other(e.to_string());
+                let own = |e: CheckpointError| io::Error::other(e.to_string());
+                let w = folder.dir.read_elements_f32(stored, elements.clone());
+                let mut w = w.map_err(own)?;
+                if let Some((a, b)) = pair {
+                    let update = Update {
+                        r: lora.r as usize,
+                        input: a.shape.dims()[1] as usize,
+                        a: &read(&a.name).map_err(failed)?,
+                        b: &read(&b.name).map_err(failed)?,
+                        scale: lora.scale(),
+                    };
+                    update.add(&mut w, by_column);
+                }
+                write_f32(out, dtype, &w)?;
+                Ok(())
+            };
+            tensors.push(TensorOut::stream(part.name, dtype, &part.shape, stream));
+        }
     }
     Ok(export_hf(dir, config, tensors, DEFAULT_SHARD_BYTES, extra)?)
 }

@@ -6,12 +6,15 @@ use crossweave_checkpoint::GENERATOR;
 use crossweave_engine::ScalerState;
 use serde_json::{Value, json};
 
+/// The key that says that experts are written as stacks.
+pub const STACKED: &str = "stacked_experts";
+
 /// The state behind `step` steps, as the manifest of a checkpoint has it. Dropout and shuffles are drawn by counters, so a seed and a position are all the
 /// random state there is. A step that the loss scaler skipped is no update: it moves neither optimizer nor schedule.
 pub fn state(run: &Run, step: u64, scaler: Option<ScalerState>) -> Value {
     let r = &run.job.resolved;
     let updates = step - scaler.map_or(0, |s| s.skipped.min(step));
-    json!({
+    let mut state = json!({
         "config": r.settings,
         "corpus": run.reads.corpus.fingerprint(),
         "sequences_consumed": step * r.batch.global,
@@ -22,5 +25,10 @@ pub fn state(run: &Run, step: u64, scaler: Option<ScalerState>) -> Value {
         "hf_config": run.hf_config(),
         "adapter_config": adapted::config_of(&run.job.source),
         "base": adapted::base(&run.job.source),
-    })
+    });
+    // The form of the folder that the model came from, in which it is written.
+    if run.job.source.folder.as_ref().is_some_and(|f| f.stacked) {
+        state[STACKED] = true.into();
+    }
+    state
 }

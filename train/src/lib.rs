@@ -82,7 +82,7 @@ pub use computes::Computes;
 pub use crossweave_data::DataSource;
 pub use crossweave_job::error::{ConfigFault, ErrorCode};
 use crossweave_job::{
-    self as job, adapter, config_file, error as job_error, found, hub, model, tokens,
+    self as job, adapter, config_file, error as job_error, found, hub, model, stacks, tokens,
 };
 pub use ended::{EndCause, Ended};
 pub use events::{Event, Events, StepRecord};

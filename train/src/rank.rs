@@ -510,6 +510,7 @@ impl Walk<'_> {
                     loss_scale: m.loss_scale,
                     skipped: m.loss_scale.map(|_| m.skipped),
                     skipped_steps: m.loss_scale.map(|_| m.skipped_steps),
+                    experts: m.experts,
                 };
                 self.last = Some(record);
                 self.record(&record)?;

@@ -113,7 +113,7 @@ fn session(run: &Run) -> Value {
             precision.insert("wire".into(), name(r.wire()).into());
         }
     }
-    json!({
+    let mut whole = json!({
         "began": o.began,
         "date": moment::utc(o.began),
         "hosts": o.hosts,
@@ -131,7 +131,14 @@ fn session(run: &Run) -> Value {
         "precision": precision,
         "steps": {"from": run.resume.step, "to": run.reads.steps},
         "set": o.set,
-    })
+    });
+    // Of the experts of a layer a token goes through some.
+    let idle = run.job.source.spec.model().idle();
+    if idle > 0 {
+        let all = run.layout.dry(0).params;
+        whole["model"]["active_parameters"] = all.saturating_sub(idle).into();
+    }
+    whole
 }
 
 fn name(dtype: Dtype) -> &'static str {

@@ -1,10 +1,12 @@
 //! What a run leaves behind besides metrics and checkpoints: config, ledgers, the model.
 
 use crate::adapter;
+use crate::checkpoint_state::STACKED;
 use crate::companions::Companions;
 use crate::events::Event;
 use crate::prepared::Run;
 use crate::record;
+use crate::stacks;
 use crate::stored::{Weights, floats, has_averages, parameters};
 use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{
@@ -13,10 +15,12 @@ use crossweave_checkpoint::{
 };
 use crossweave_config as config;
 use crossweave_engine::RankLedger;
+use crossweave_nn::{Tensors, family};
 use crossweave_report::{StepTime, whole};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 /// What a rank leaves for `ledger.json`.
@@ -91,15 +95,20 @@ pub fn export(
 ) -> Result<()> {
     // Of adapters, their own folder.
     let adapter = &checkpoint.state()["adapter_config"];
-    let tensors = parameters(checkpoint)
-        .map(|(_, name)| {
-            let logical = weights.logical(checkpoint, name);
-            let info = checkpoint.logical_info(&logical)?;
-            let total = info.shape.iter().map(|d| *d as u64).product::<u64>();
+    let form = match checkpoint.state()[STACKED].as_bool() {
+        Some(true) => &Tensors::PLAIN,
+        _ => forms(config),
+    };
+    let mut tensors = vec![];
+    for (_, name) in parameters(checkpoint) {
+        let logical = weights.logical(checkpoint, name);
+        let info = checkpoint.logical_info(&logical)?;
+        for part in stacks::parts(form, name, &info.shape) {
+            let (logical, Range { start, end }) = (logical.clone(), part.elements);
             let stream = move |out: &mut dyn io::Write| {
-                let mut at = 0;
-                while at < total {
-                    let to = total.min(at + CHUNK_ELEMENTS);
+                let mut at = start;
+                while at < end {
+                    let to = end.min(at + CHUNK_ELEMENTS);
                     let values = floats(checkpoint, &logical, at..to)
                         .map_err(|e| io::Error::other(e.to_string()))?;
                     write_f32(out, dtype, &values)?;
@@ -109,11 +118,11 @@ pub fn export(
             };
             let name = match adapter.is_object() {
                 true => adapter::file_name(name),
-                false => name.to_string(),
+                false => part.name,
             };
-            Ok(TensorOut::stream(name, dtype, &info.shape, stream))
-        })
-        .collect::<Result<Vec<_>>>()?;
+            tensors.push(TensorOut::stream(name, dtype, &part.shape, stream));
+        }
+    }
     if tensors.is_empty() {
         return Err(TrainError::refused(
             format!("{}: holds no parameters", checkpoint.path().display()),
@@ -136,6 +145,12 @@ pub fn export(
         DEFAULT_SHARD_BYTES,
         extra,
     )?)
+}
+
+/// What files of the family of a `config.json` hold in parts.
+pub fn forms(config: &Value) -> &'static Tensors {
+    let name = config["model_type"].as_str().unwrap_or_default();
+    family(name).map_or(&Tensors::PLAIN, |f| &f.tensors)
 }
 
 /// Elements of a tensor in memory at once.

@@ -1,5 +1,6 @@
 //! What is recorded of a step.
 
+use crossweave_engine::ExpertFigures;
 use serde::Serialize;
 
 /// Record of one optimizer step.
@@ -29,6 +30,9 @@ pub struct StepRecord {
     /// Steps skipped so far; only in float16 runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_steps: Option<u64>,
+    /// How tokens went to experts, and the losses of the routers; only of models with experts.
+    #[serde(flatten)]
+    pub experts: Option<ExpertFigures>,
 }
 
 fn is_not_finite(x: &f64) -> bool {

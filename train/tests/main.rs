@@ -28,6 +28,7 @@ mod layers;
 mod lora;
 mod many;
 mod mesh;
+mod mixtures;
 mod model;
 mod objectives;
 mod offload;

@@ -84,7 +84,7 @@ pub const CRATES: &[Crate] = &[
     // Plans one level lower: the ABI's op ids, parameters and types, and no device.
     Crate { name: PROGRAM, floor: 2, ours: &[ABI, AXES, PLAN], theirs: &[], dev: &[] },
     // Keys of config.json and descriptions of models: below the config, whose tables of a model are made of them.
-    Crate { name: FAMILY, floor: 0, ours: &[], theirs: &["serde_json", "strsim"], dev: &[] },
+    Crate { name: FAMILY, floor: 0, ours: &[], theirs: &["serde", "serde_json", "strsim"], dev: &[] },
     Crate { name: CONFIG, floor: 2, ours: &[AXES, FAMILY, PLAN], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest"] },
     // Chat templates, which nobody vouches for: a language of its own, below the data that are written by it.
     Crate { name: JINJA, floor: 0, ours: &[], theirs: &["num-bigint"], dev: &["serde_json"] },

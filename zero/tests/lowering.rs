@@ -70,6 +70,7 @@ impl Case {
             scaled: false,
             rescaled: false,
             seeded: false,
+            figures: 0,
             wire: DType::F32,
             accumulate: DType::F32,
             parts: vec![Parts::default()],

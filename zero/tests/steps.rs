@@ -70,6 +70,7 @@ impl Case {
             scaled: self.scaled,
             rescaled: self.scaled,
             seeded: self.scaled,
+            figures: 0,
             wire: self.wire,
             accumulate: match self.each {
                 true => self.place.compute,

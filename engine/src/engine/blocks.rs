@@ -123,8 +123,23 @@ impl Engine {
 
     /// The gradient of the loss.
     fn loss_grad(&self) -> Tensors<Tensor> {
-        let seed = self.lowered.memory.seed;
-        match self.machine.tensor(seed.into(), 1, DType::F32) {
+        self.seed(0)
+    }
+
+    /// The gradients that the backward begins with: of the loss, and where the last unit gives figures of the loss beside it.
+    fn seeds(&self) -> Tensors<Vec<Option<Tensor>>> {
+        let losses = if self.lowered.figures().is_empty() {
+            1
+        } else {
+            2
+        };
+        (0..losses).map(|i| self.seed(i).map(Some)).collect()
+    }
+
+    fn seed(&self, i: u64) -> Tensors<Tensor> {
+        let mut place = crossweave_program::Place::from(self.lowered.memory.seed);
+        place.at += 4 * i;
+        match self.machine.tensor(place, 1, DType::F32) {
             Some(t) => Ok(t),
             None => crossweave_tensor::shape_error("there is no gradient of the loss"),
         }
@@ -141,7 +156,7 @@ impl Engine {
         let (tape, ins, outs) = self.values.saved(u, m)?;
         let douts = match self.values.grads[m].take() {
             Some(d) => d,
-            None => vec![Some(self.loss_grad()?)],
+            None => self.seeds()?,
         };
         self.values.flow[m].clear();
         let work = Work::Block(u, Part::Backward);
@@ -177,18 +192,19 @@ impl Engine {
         Ok(())
     }
 
-    /// A word of the step's figures.
-    fn word(&self, i: u64, dtype: DType) -> Option<Tensor> {
+    /// Words of the step's figures.
+    fn words(&self, i: u64, n: u64) -> Option<Tensor> {
         let mut place = crossweave_program::Place::from(self.lowered.memory.words);
         place.at += 4 * i;
-        self.machine.tensor(place, 1, dtype)
+        self.machine.tensor(place, n, DType::F32)
     }
 
     pub(super) fn add_loss(&mut self, m: usize, outs: &[Tensor]) -> Tensors<()> {
         if !self.counts_loss() {
             return Ok(());
         }
-        let [loss] = outs else {
+        let (figures, given) = (self.lowered.figures(), outs.len());
+        let (Some(loss), true) = (outs.first(), given == 1 || !figures.is_empty()) else {
             return crossweave_tensor::shape_error(
                 "the last unit must return one scalar, the loss",
             );
@@ -197,14 +213,21 @@ impl Engine {
         let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
         let share = self.lowered.spec.rows.weight
             / (self.lowered.spec.micro_batches * self.lowered.spec.replicas()) as f64;
-        let word = self.lowered.loss_word(m);
-        let word = self.word(word, DType::F32);
+        let word = self.words(self.lowered.loss_word(m), 1);
         let p = op::AxpbyParams {
             alpha: share,
             beta: 1.0,
             ..Default::default()
         };
         run.launch(op::AXPBY, &[word.as_ref(), Some(loss)], p.as_bytes(), &[])?;
+        // Behind the loss stands the one beside it, of which the figures say what people want to know.
+        let mut at = figures.start;
+        for figure in outs.iter().skip(2) {
+            let words = self.words(at, figure.numel());
+            let operands = [words.as_ref(), Some(figure)];
+            run.launch(op::AXPBY, &operands, p.as_bytes(), &[])?;
+            at += figure.numel();
+        }
         self.keep_cache(Work::Loss, cache);
         Ok(())
     }

@@ -326,7 +326,13 @@ impl Engine {
         self.lanes
             .compute
             .fill(one.all(), 1.0f32.to_bits() as u64, 4)?;
-        let mut douts = vec![Some(Tensor::dense(Arc::new(one), 0, [1], DType::F32))];
+        let one = Some(Tensor::dense(Arc::new(one), 0, [1], DType::F32));
+        let losses = if self.lowered.figures().is_empty() {
+            1
+        } else {
+            2
+        };
+        let mut douts = vec![one; losses];
         for (u, act) in acts.into_iter().enumerate().rev() {
             let Act::Saved(tape, ins, outs) = act else {
                 continue;

@@ -54,6 +54,24 @@ pub struct StepMetrics {
     pub skipped: bool,
     /// Steps skipped so far.
     pub skipped_steps: u64,
+    /// Of a model with experts.
+    pub experts: Option<ExpertFigures>,
+}
+
+/// How the routers of a model with experts did in a step: means over its layers, micro-batches and ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ExpertFigures {
+    /// The loss that is least where experts have equally many tokens, without its coefficient.
+    pub aux_loss: f64,
+    /// Tokens of the expert with the fewest, over those that each would have if all had as many.
+    pub load_min: f64,
+    /// The same of that with the most.
+    pub load_max: f64,
+    /// Entropy of the parts that experts have, over that of equal parts.
+    pub load_entropy: f64,
+    /// The mean square of the log of the sum of exponentials of a token's scores, where that has a factor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub z_loss: Option<f64>,
 }
 
 /// One rank of a training job.
@@ -164,8 +182,13 @@ impl Engine {
         let word =
             |b: &[u8], i: usize| f32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]) as f64;
         let host = self.machine.pinned(self.lowered.memory.figures, p.turn);
-        let read = host.and_then(|h| Ok(h.read().map(|b| (word(b, 0), word(b, 8)))?));
-        let (loss, grad_norm) = read.map_err(|e| self.error("reading figures", e))?;
+        let words = self.lowered.figures();
+        let read = host.and_then(|h| {
+            let given = |b: &[u8]| words.clone().map(|i| word(b, 4 * i as usize)).collect();
+            Ok(h.read().map(|b| (word(b, 0), word(b, 8), given(b)))?)
+        });
+        let (loss, grad_norm, given): (f64, f64, Vec<f64>) =
+            read.map_err(|e| self.error("reading figures", e))?;
         let (lr, share) = (p.lr, p.share);
         self.judge(step)?;
         let judged = self.scaling.judged(step);
@@ -182,6 +205,16 @@ impl Engine {
             loss_scale: judged.map(|j| j.scale),
             skipped: judged.is_some_and(|j| j.skipped),
             skipped_steps: judged.map_or(0, |j| j.skipped_steps),
+            experts: match given[..] {
+                [aux_loss, load_min, load_max, load_entropy, ref z @ ..] => Some(ExpertFigures {
+                    aux_loss,
+                    load_min,
+                    load_max,
+                    load_entropy,
+                    z_loss: z.first().copied(),
+                }),
+                _ => None,
+            },
         }))
     }
 

@@ -37,6 +37,14 @@ impl Key {
                 Some(p) if (0.0..1.0).contains(&p) => Ok(()),
                 _ => bad(format!("{v} is not a probability in [0, 1)")),
             },
+            Kind::Factor => match v.as_f64() {
+                Some(x) if x >= 0.0 && x.is_finite() => Ok(()),
+                _ => bad(format!("{v} is not a number from 0 on")),
+            },
+            Kind::Numbers => match v.as_array() {
+                Some(all) if all.iter().all(Value::is_u64) => Ok(()),
+                _ => bad(format!("{v} is not a list of whole numbers from 0 on")),
+            },
             Kind::Flag => match v {
                 Value::Bool(_) => Ok(()),
                 _ => bad(format!("{v} is not true or false")),

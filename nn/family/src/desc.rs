@@ -23,6 +23,8 @@ pub struct Model {
     pub head: Head,
     /// A tower over images, whose features stand at the places of a token.
     pub vision: Option<Vision>,
+    /// The losses of its routers, where it has experts.
+    pub balance: Option<Balance>,
     /// Starting deviations.
     pub init: Init,
 }
@@ -341,6 +343,62 @@ pub struct Mlp {
     pub act: Act,
 }
 
+/// A mixture of experts in the place of the MLP, or beside it: each token goes to some of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Experts {
+    /// The router's weight `[count, width of the residual stream]`.
+    pub router: &'static str,
+    /// The stack of the experts' first products, `[count, rows, width of the residual stream]`: of a gated MLP the gate's rows before the others.
+    pub up: &'static str,
+    /// The stack of their last products, `[count, width of the residual stream, inner width]`.
+    pub down: &'static str,
+    /// Experts.
+    pub count: u64,
+    /// Experts of a token.
+    pub chosen: u64,
+    /// The gates of a token are divided by their sum.
+    pub whole: bool,
+    /// True for `act(gate) * up`.
+    pub gated: bool,
+    /// Inner width of an expert.
+    pub width: u64,
+    /// The activation.
+    pub act: Act,
+}
+
+impl Experts {
+    /// Rows of an expert's first product.
+    pub fn rows(&self) -> u64 {
+        self.width * if self.gated { 2 } else { 1 }
+    }
+    /// Weights of so many experts, for a residual stream of a width.
+    pub fn weights(&self, experts: u64, width: u64) -> u64 {
+        experts * width * (self.rows() + self.width)
+    }
+}
+
+/// The auxiliary losses of a model's routers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Balance {
+    /// Factor of the loss that is least where experts have equally many tokens.
+    pub coefficient: f64,
+    /// Factor of the mean square of the log of the sum of exponentials of a token's scores.
+    pub z: f64,
+    /// The tokens over which it is a mean.
+    pub over: Tokens,
+}
+
+/// The tokens over which the balance of experts is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tokens {
+    /// Of each layer those of each sequence.
+    Sequence,
+    /// Of each layer those of a micro-batch.
+    MicroBatch,
+    /// Of all layers together those of a micro-batch, with as many choices of a token as there are (`transformers`).
+    Layers,
+}
+
 /// Norms around attention or MLP: `sum(x + after(f(before(x))))`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Around {
@@ -373,6 +431,8 @@ pub struct Layer {
     pub cross: Option<(Around, Cross)>,
     /// The MLP and the norms around it.
     pub mlp: (Around, Mlp),
+    /// Experts in the place of the MLP.
+    pub experts: Option<Experts>,
     /// The order of attention and MLP.
     pub order: Order,
     /// True if the residual branches add to the result of the norm before, not to what it was made
@@ -448,6 +508,7 @@ impl Layer {
             attention,
             cross: None,
             mlp,
+            experts: None,
             order: Order::Sequential,
             residual_of_norm: false,
             conv1d: false,
@@ -554,6 +615,17 @@ impl Model {
         self.stack.layers.iter().chain(behind)
     }
 
+    /// Layers with experts.
+    pub fn routed(&self) -> impl Iterator<Item = &Experts> {
+        self.layers().filter_map(|l| l.experts.as_ref())
+    }
+
+    /// Parameters that a token does not go through: those of the experts that are not chosen for it.
+    pub fn idle(&self) -> u64 {
+        let of = |e: &Experts| e.weights(e.count - e.chosen, self.width);
+        self.routed().map(of).sum()
+    }
+
     /// Weights of the linear layers that one token goes through, the head included. (Of encoder and decoder a token goes through one; here
     /// it is counted in both, which is less than a tenth too much in T5's samples.)
     fn multiplied(&self) -> u64 {
@@ -564,7 +636,12 @@ impl Model {
             let cross = l
                 .cross
                 .map_or(0, |(_, c)| 4 * self.width * c.heads * c.head_dim);
-            self.width * (q + 2 * kv) + q * self.width + (ups + 1) * self.width * m.width + cross
+            let inner = match l.experts {
+                // Of its experts a token goes through some, and of the router through all of it.
+                Some(e) => e.weights(e.chosen, self.width) + e.count * self.width,
+                None => (ups + 1) * self.width * m.width,
+            };
+            self.width * (q + 2 * kv) + q * self.width + inner + cross
         };
         let table = self.table_width();
         let projections = if table == self.width { 0 } else { 2 };

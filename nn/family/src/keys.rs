@@ -38,6 +38,10 @@ pub enum Kind {
     Part,
     /// A probability in [0, 1).
     Probability,
+    /// A number >= 0.
+    Factor,
+    /// Numbers of layers, from 0.
+    Numbers,
     /// true or false.
     Flag,
     /// One of the activations.
@@ -138,6 +142,14 @@ pub const fn positive(name: &'static str, default: &'static str, doc: &'static s
 /// A probability in [0, 1), 0 in a new model.
 pub const fn dropout(name: &'static str, default: &'static str, doc: &'static str) -> Key {
     key(name, Kind::Probability, default, doc).fresh("0.0")
+}
+/// A number >= 0.
+pub const fn factor(name: &'static str, default: &'static str, doc: &'static str) -> Key {
+    key(name, Kind::Factor, default, doc)
+}
+/// Numbers of layers, from 0.
+pub const fn numbers(name: &'static str, doc: &'static str) -> Key {
+    key(name, Kind::Numbers, "[]", doc).unasked()
 }
 /// A switch.
 pub const fn flag(name: &'static str, default: &'static str, doc: &'static str) -> Key {

@@ -9,6 +9,7 @@ mod check;
 pub mod desc;
 mod families;
 pub mod keys;
+pub mod moe;
 mod read;
 mod reads;
 pub mod rope;
@@ -19,6 +20,7 @@ pub mod written;
 
 pub use families::{COMPOSED, FAMILIES, OUTERS};
 pub use keys::{Config, ConfigError, Fresh, Key, Kind};
+pub use moe::Moe;
 pub use spec::ModelSpec;
 
 use serde_json::{Map, Value};
@@ -62,6 +64,18 @@ pub struct Tensors {
     pub copies: &'static [(&'static str, &'static str)],
     /// Files that hold the model within another one: what a name begins with, and what it begins with there.
     pub within: &'static [(&'static str, &'static str)],
+    /// Parameters that files hold in parts.
+    pub stacks: &'static [Stack],
+}
+
+/// A parameter of a layer that files hold as one tensor each of its experts, or under another name.
+#[derive(Clone, Copy, Debug)]
+pub struct Stack {
+    /// The end of its name, behind that of the layer.
+    pub name: &'static str,
+    /// The ends of the names of the parts of one expert, which lie one behind the other; `{}` stands for the number of the expert. Without it
+    /// there is one tensor.
+    pub parts: &'static [&'static str],
 }
 
 impl Tensors {
@@ -70,6 +84,7 @@ impl Tensors {
         ignored: &[],
         copies: &[],
         within: &[],
+        stacks: &[],
     };
 }
 

@@ -244,6 +244,21 @@ pub const READS: &[(&str, &str, &str)] = &[
          is_encoder_decoder=false layer_norm_eps=1e-12 max_position_embeddings=512 num_attention_heads=12 num_hidden_layers=12 \
          pad_token_id=1 per_layer_config position_embedding_type=\"absolute\" pruned_heads quantization_config tie_encoder_decoder=false \
          tie_word_embeddings=true type_vocab_size=2 vocab_size=50265"),
+    ("mixtral", "num_experts=num_local_experts",
+        "attention_dropout=0.0 chunk_size_feed_forward=0 compression_config head_dim hidden_act=\"silu\" hidden_size=4096 \
+         intermediate_size=14336 is_causal=true is_encoder_decoder=false max_position_embeddings=131072 num_attention_heads=32 \
+         num_experts_per_tok=2 num_hidden_layers=32 num_key_value_heads=8 num_local_experts=8 original_max_position_embeddings \
+         output_router_logits=false pad_token_id partial_rotary_factor=1.0 per_layer_config pruned_heads quantization_config \
+         rms_norm_eps=1e-05 rope_parameters rope_scaling rope_theta=1000000.0 router_aux_loss_coef=0.001 router_jitter_noise=0.0 \
+         sliding_window tie_encoder_decoder=false tie_word_embeddings=false vocab_size=32000"),
+    ("qwen3_moe", "num_local_experts=num_experts",
+        "attention_bias=false attention_dropout=0.0 chunk_size_feed_forward=0 compression_config decoder_sparse_step=1 head_dim \
+         hidden_act=\"silu\" hidden_size=2048 intermediate_size=6144 is_causal=true is_encoder_decoder=false max_position_embeddings=32768 \
+         mlp_only_layers moe_intermediate_size=768 norm_topk_prob=false num_attention_heads=32 num_experts=128 num_experts_per_tok=8 \
+         num_hidden_layers=24 num_key_value_heads=4 original_max_position_embeddings output_router_logits=false pad_token_id \
+         partial_rotary_factor=1.0 per_layer_config pruned_heads quantization_config rms_norm_eps=1e-06 rope_parameters rope_scaling \
+         rope_theta=10000.0 router_aux_loss_coef=0.001 sliding_window tie_encoder_decoder=false tie_word_embeddings=false \
+         use_sliding_window=false vocab_size=151936"),
     ("xlm-roberta", "",
         "add_cross_attention=false attention_probs_dropout_prob=0.1 chunk_size_feed_forward=0 compression_config embedding_size \
          hidden_act=\"gelu\" hidden_dropout_prob=0.1 hidden_size=768 intermediate_size=3072 is_causal=true is_decoder=false \

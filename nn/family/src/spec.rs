@@ -2,6 +2,7 @@
 
 use crate::desc::Model;
 use crate::keys::{Config, ConfigError, Derive, Fresh, Kind, bad};
+use crate::moe::{KEY, Moe};
 use crate::rope::parameters;
 use crate::strangers::{not_available, warning};
 use crate::{Family, OUTERS, Outer, family};
@@ -12,6 +13,8 @@ use serde_json::{Map, Value, json};
 pub struct ModelSpec {
     config: Config,
     model: Model,
+    /// Experts that the family does not have.
+    moe: Option<Moe>,
 }
 
 impl PartialEq for ModelSpec {
@@ -40,8 +43,34 @@ impl ModelSpec {
         let Some(family) = family(name) else {
             return Err(not_available(name, map));
         };
-        let spec = Config::of_hf(family, map).and_then(ModelSpec::of);
-        spec.map_err(|e| ModelSpec::as_written(e, family, map))
+        let mut map = map.clone();
+        let moe = match map.remove(KEY).filter(|v| !v.is_null()) {
+            Some(v) => match serde_json::from_value::<Moe>(v) {
+                Ok(moe) => Some(moe),
+                Err(e) => return bad(KEY, e.to_string()),
+            },
+            None => None,
+        };
+        let spec = Config::of_hf(family, &map).and_then(ModelSpec::of);
+        let spec = spec.map_err(|e| ModelSpec::as_written(e, family, &map))?;
+        match moe {
+            Some(moe) => spec.with_moe(&moe).map_err(|e| ConfigError {
+                key: format!("{KEY}{}", e.key.strip_prefix("moe").unwrap_or_default()),
+                ..e
+            }),
+            None => Ok(spec),
+        }
+    }
+
+    /// The same with experts in the place of MLPs.
+    ///
+    /// # Errors
+    /// As [`Moe::apply`].
+    pub fn with_moe(&self, moe: &Moe) -> Result<ModelSpec, ConfigError> {
+        let mut spec = self.clone();
+        moe.apply(self.config.family.name, &mut spec.model)?;
+        spec.moe = Some(moe.clone());
+        Ok(spec)
     }
 
     /// The part of a model that is read.
@@ -137,7 +166,8 @@ impl ModelSpec {
 
     fn of(config: Config) -> Result<ModelSpec, ConfigError> {
         let model = (config.family.build)(&config)?;
-        Ok(ModelSpec { config, model })
+        let moe = None;
+        Ok(ModelSpec { config, model, moe })
     }
 
     /// The same with another value of a key.
@@ -156,7 +186,11 @@ impl ModelSpec {
             }
         }
         config.map.insert(key.to_string(), value);
-        ModelSpec::of(config)
+        let spec = ModelSpec::of(config)?;
+        match &self.moe {
+            Some(moe) => spec.with_moe(moe),
+            None => Ok(spec),
+        }
     }
 
     /// The same over rows of which an encoder reads the first `read` tokens.
@@ -301,6 +335,9 @@ impl ModelSpec {
             out.insert(key.into(), value);
         }
         (family.export)(&self.config, &mut out);
+        if let Some(moe) = &self.moe {
+            out.insert(KEY.into(), json!(moe));
+        }
         Value::Object(out)
     }
 }

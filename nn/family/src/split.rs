@@ -24,6 +24,12 @@ pub fn check(model: &Model, lora_dropout: f64, tp: u64) -> std::result::Result<(
     if tp == 1 {
         return Ok(());
     }
+    if model.routed().next().is_some() {
+        return wrong(
+            "experts are whole on each rank, and not cut yet".into(),
+            "set it to 1",
+        );
+    }
     let decoder = model.decoder.iter().flat_map(|d| &d.layers);
     let layers: Vec<&Layer> = model.stack.layers.iter().chain(decoder).collect();
     let wrong_size = |tp: u64| {

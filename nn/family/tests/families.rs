@@ -31,7 +31,8 @@ fn others(row: &Key, now: Option<&Value>) -> Vec<Value> {
     let all = match row.kind {
         Kind::Int(_) => vec![json!(1), json!(2), json!(3), json!(128), json!(512)],
         Kind::Count(_) | Kind::Id => vec![json!(0), json!(1)],
-        Kind::Positive => vec![json!(0.5), json!(3.0), json!(64.0)],
+        Kind::Positive | Kind::Factor => vec![json!(0.5), json!(3.0), json!(64.0)],
+        Kind::Numbers => vec![json!([0]), json!([1, 2])],
         Kind::Part => vec![json!(0.5), json!(0.25)],
         Kind::Probability => vec![json!(0.25), json!(0.5)],
         Kind::Flag => vec![json!(true), json!(false)],
@@ -191,7 +192,11 @@ fn values_of_other_types_and_sizes_no_machine_has_are_refused() {
                     continue;
                 }
                 // A number may be as large as it likes.
-                if row.kind == Kind::Positive && v.as_f64().is_some_and(|x| x > 0.0) {
+                let number = [Kind::Positive, Kind::Factor].contains(&row.kind);
+                if number && v.as_f64().is_some_and(|x| x > 0.0) {
+                    continue;
+                }
+                if row.kind == Kind::Numbers && v.is_array() {
                     continue;
                 }
                 let mut other = config.clone();

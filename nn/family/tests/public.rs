@@ -275,12 +275,12 @@ fn values_that_a_config_class_replaces_are_replaced() {
 /// A family that is not available: the nearest, and which keys of the file that one does not know.
 #[test]
 fn an_unknown_family_is_told_the_nearest_and_what_it_lacks() {
-    let mut mixtral = small("mistral");
-    mixtral["model_type"] = json!("mixtral");
-    mixtral["num_local_experts"] = json!(8);
-    let e = ModelSpec::from_hf(&mixtral).unwrap_err();
+    let mut other = small("mistral");
+    other["model_type"] = json!("mistrale");
+    other["num_shared_experts"] = json!(8);
+    let e = ModelSpec::from_hf(&other).unwrap_err();
     assert!(
-        e.what.contains("mistral") && e.what.contains("num_local_experts"),
+        e.what.contains("mistral,") && e.what.contains("num_shared_experts"),
         "{e}"
     );
     let mut typed = small("llama");

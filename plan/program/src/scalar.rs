@@ -19,6 +19,8 @@ pub enum Given {
     Unscale,
     /// The gradient of the loss that the backward begins with.
     Seed,
+    /// That of a loss beside it, which is a mean over micro-batches whatever number of predictions counts.
+    Beside,
 }
 
 /// The scalars that the host has decided for one step.
@@ -34,6 +36,8 @@ pub struct Decided {
     pub unscale: f64,
     /// The gradient of the loss.
     pub seed: f64,
+    /// The gradient of a loss beside it.
+    pub beside: f64,
 }
 
 impl Decided {
@@ -45,6 +49,7 @@ impl Decided {
             Given::Beta { moment, fixed } => self.betas.map_or(*fixed, |b| b[usize::from(*moment)]),
             Given::Unscale => self.unscale,
             Given::Seed => self.seed,
+            Given::Beside => self.beside,
         }
     }
 }
@@ -86,6 +91,7 @@ impl Given {
             Given::Beta { moment, fixed } => format!("beta{} (else {fixed})", moment + 1),
             Given::Unscale => "what undoes the loss scale".into(),
             Given::Seed => "gradient of the loss".into(),
+            Given::Beside => "gradient of the loss beside it".into(),
         }
     }
 }

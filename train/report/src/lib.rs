@@ -117,6 +117,9 @@ pub fn write_events(dir: &Path, start: f64) -> Result<PathBuf, ReportError> {
                 ("train/grad_norm", s.grad_norm),
                 ("speed/tokens_per_s", s.tokens_per_s),
                 ("speed/step_ms", s.step_ms),
+                ("experts/aux_loss", s.routers[0]),
+                ("experts/load_min", s.routers[1]),
+                ("experts/load_max", s.routers[2]),
             ];
             for (tag, value) in scalars {
                 if let Some(value) = value {

@@ -247,6 +247,23 @@ fn plots(run: &Run) -> String {
     let smoothed = smooth(&norm);
     let norm = series("measured", 3, norm, smoothed);
     out += &one("norm", "Gradient norm", "before clipping", norm);
+    if run.steps.iter().any(|s| s.routers[0].is_some()) {
+        let of = |name: &str, colour, i: usize| Series {
+            name: name.into(),
+            colour,
+            style: Style::Line,
+            points: points(run, |s| s.routers[i]),
+        };
+        let loss = vec![of("balance of experts", 4, 0)];
+        out += &one("aux", "Loss of routers", "without its coefficient", loss);
+        let load = vec![of("fewest", 1, 1), of("most", 3, 2)];
+        out += &one(
+            "load",
+            "Tokens of an expert",
+            "1 where all have as many",
+            load,
+        );
+    }
     out + "</div></section>"
 }
 

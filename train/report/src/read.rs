@@ -26,6 +26,9 @@ pub struct Step {
     pub tokens_per_s: Option<f64>,
     /// Milliseconds of the step.
     pub step_ms: Option<f64>,
+    /// Of a model with experts: the loss of its routers without its coefficient, and the tokens of the expert with the fewest and with the
+    /// most over those that each would have if all had as many.
+    pub routers: [Option<f64>; 3],
 }
 
 /// One validation.
@@ -223,6 +226,11 @@ impl Run {
                 tokens: number("tokens")?,
                 tokens_per_s: number("tokens_per_s")?,
                 step_ms: number("step_ms")?,
+                routers: [
+                    number("aux_loss")?,
+                    number("load_min")?,
+                    number("load_max")?,
+                ],
             };
             again += usize::from(steps.insert(step, read).is_some());
         }

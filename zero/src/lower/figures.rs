@@ -13,11 +13,14 @@ use crossweave_program::{
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The small device words of a step: `[loss, sum of squares, norm, coefficient, skip]`, then the sum of squares of each unit; and where
+/// The small device words of a step: `[loss, sum of squares, norm, coefficient, skip]`, then the figures that the model's last unit gives beside
+/// its loss, then the sum of squares of each unit; and where
 /// sums are canonical the squares of each logical slice and the loss of each micro-batch of all ranks, which one of them writes.
 #[derive(Clone, Debug)]
 pub struct Words {
     units: u64,
+    /// Figures beside the loss.
+    figures: u64,
     /// First word of each unit's logical slices, and the number of all.
     slices: (Vec<u64>, u64),
     /// Micro-batches of all ranks.
@@ -25,7 +28,7 @@ pub struct Words {
 }
 
 impl Words {
-    /// Bytes of the words the host reads.
+    /// Bytes of the words that every step has, which the host reads.
     pub const READ: u64 = 20;
     /// The loss.
     pub const LOSS: u64 = 0;
@@ -49,6 +52,7 @@ impl Words {
         let slices = flats.iter().map(&mut first).collect();
         Words {
             units: flats.len() as u64,
+            figures: job.figures,
             slices: (slices, next),
             losses: u64::from(job.shards.unwrap_or(0) * job.micro_batches),
         }
@@ -58,9 +62,18 @@ impl Words {
     pub fn bytes(&self) -> u64 {
         4 * self.losses().end
     }
+    /// The words of the figures beside the loss, behind [`Words::READ`].
+    pub fn figures(&self) -> Range<u64> {
+        let first = Words::READ / 4;
+        first..first + self.figures
+    }
+    /// Bytes of the words the host reads.
+    pub fn read(&self) -> u64 {
+        4 * self.figures().end
+    }
     /// The word of unit `u`.
     pub fn of_unit(&self, u: usize) -> u64 {
-        Words::READ / 4 + u as u64
+        self.figures().end + u as u64
     }
     /// The words of the squares of all logical slices.
     fn slices(&self) -> Range<u64> {
@@ -178,7 +191,7 @@ fn total(code: &Code<'_>, job: &Job, words: &Words, arrived: Option<usize>) {
     if let Some(arg) = arrived {
         arrive(code, job);
         let n = words.units;
-        let each = code.arg_at(0, Words::READ, [n], DType::F32);
+        let each = code.arg_at(0, words.read(), [n], DType::F32);
         let [theirs, low, mine] = [0, 1, 3].map(|k| code.arg_at(arg, 4 * k * n, [n], DType::F32));
         // Both parts with what rounding took from them and takes from their sum (Knuth's), so that the bits are those of one sum.
         let on = code.on(Lane::Compute);
@@ -193,7 +206,7 @@ fn total(code: &Code<'_>, job: &Job, words: &Words, arrived: Option<usize>) {
         return sum_words(code, job, words.slices(), Words::SQUARES);
     }
     let reduced = code.on(job.reduce);
-    let each = code.arg_at(0, Words::READ, [words.units], DType::F32);
+    let each = code.arg_at(0, words.read(), [words.units], DType::F32);
     if let Some(stages) = job.groups.stages {
         sum_over(&reduced, stages, CollectiveKind::AllReduce, &each);
     }
@@ -254,7 +267,7 @@ impl Grads<'_> {
         });
     }
 
-    /// Before the first backward: the host decides the step's scalars, among them the gradient it begins with.
+    /// Before the first backward: the host decides the step's scalars, among them the gradients it begins with.
     pub fn decide(&self, b: &mut Builder) {
         b.call(None, "decide", &[self.memory.seed.into()], |code| {
             code.decide();
@@ -262,6 +275,11 @@ impl Grads<'_> {
                 let seed = code.scalar(Scalar::Given(Given::Seed));
                 code.on(Lane::Compute)
                     .fill_scalar(&code.arg(0, [1], DType::F32), seed);
+            }
+            if self.job.seeded && self.job.figures > 0 {
+                let seed = code.scalar(Scalar::Given(Given::Beside));
+                code.on(Lane::Compute)
+                    .fill_scalar(&code.arg_at(0, 4, [1], DType::F32), seed);
             }
         });
     }
@@ -412,7 +430,13 @@ impl Grads<'_> {
                 }
                 (None, None) => {}
             }
-            let read = code.arg(0, [Words::READ / 4], DType::F32);
+            let figures = self.words.figures();
+            if let (false, Some(all)) = (figures.is_empty(), self.job.groups.all) {
+                let n = figures.end - figures.start;
+                let figures = code.arg_at(0, 4 * figures.start, [n], DType::F32);
+                sum_over(&reduced, all, CollectiveKind::AllReduce, &figures);
+            }
+            let read = code.arg(0, [self.words.read() / 4], DType::F32);
             reduced.publish(&read, 1, Figure::Step);
         });
     }

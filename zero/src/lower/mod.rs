@@ -107,6 +107,8 @@ pub struct Job {
     pub rescaled: bool,
     /// The gradient of the loss changes from step to step.
     pub seeded: bool,
+    /// Figures that the last unit gives beside its loss; behind the loss stands another one then, whose gradient has a word of its own.
+    pub figures: u64,
     /// Type of gradients between the ranks.
     pub wire: DType,
     /// Type in which micro-batches are added up.
@@ -130,7 +132,7 @@ pub struct Memory {
     pub words: MemId,
     /// What the host reads of them.
     pub figures: MemId,
-    /// The gradient of the loss.
+    /// The gradient of the loss, and where there is one that of the loss beside it.
     pub seed: MemId,
     /// Gradients that are not finite, by unit: counts, then the same as f32; and what the host reads.
     pub counts: Option<(MemId, MemId)>,
@@ -173,12 +175,13 @@ impl Memory {
         );
         let figures = small(
             "figures",
-            Words::READ,
+            words.read(),
             DType::F32,
             MemorySpace::Pinned,
             flight,
         );
-        let seed = small("seed", 4, DType::F32, MemorySpace::Device, 1);
+        let seeds = if job.figures > 0 { 8 } else { 4 };
+        let seed = small("seed", seeds, DType::F32, MemorySpace::Device, 1);
         let counts = job.scaled.then(|| {
             (
                 small("counts", 8 * n, DType::U32, MemorySpace::Device, 1),

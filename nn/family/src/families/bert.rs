@@ -50,8 +50,7 @@ pooler_type directionality",
     // Of a class with another head, or none: published files have both heads, whichever class they name.
     tensors: Tensors {
         ignored: &["bert.pooler.", "pooler.", "cls.seq_relationship.", ".embeddings.position_ids", ".embeddings.token_type_ids"],
-        copies: &[],
-        within: &[],
+        ..Tensors::PLAIN
     },
 };
 
@@ -94,7 +93,7 @@ pub fn encoder(c: &Config, base: &'static str, prefixes: [&'static str; 2]) -> R
             prefix: prefixes[1],
             layers: vec![layer; c.int("num_hidden_layers")? as usize],
         },
-        decoder: None, vision: None,
+        decoder: None, vision: None, balance: None,
         head: Head::default(),
         init: Init { std, residual: std },
     })

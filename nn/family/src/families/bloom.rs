@@ -83,6 +83,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
         },
         decoder: None,
         vision: None,
+        balance: None,
         head: Head {
             norm: Some(Norm::layer("transformer.ln_f", eps)),
             lm: "lm_head",

@@ -95,7 +95,7 @@ pub fn tower(c: &Config) -> Result<(Norm, Model), ConfigError> {
     let stack = Stack { embed: Embed::default(), prefix: "vision_tower.vision_model.encoder.layers", layers };
     let (positions, head) = ((side / patch).saturating_pow(2).saturating_add(1), Head::default());
     let init = Init { std, residual: std };
-    let model = Model { vocab: 0, positions, width, base: "", stack, decoder: None, head, vision: None, init };
+    let model = Model { vocab: 0, positions, width, base: "", stack, decoder: None, head, vision: None, balance: None, init };
     Ok((Norm::layer(NORMS[0], eps), model))
 }
 

@@ -95,6 +95,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
         },
         decoder: None,
         vision: None,
+        balance: None,
         head: Head { norm: Some(Norm::layer("transformer.ln_f", eps)), lm: "lm_head", tied: c.flag("tie_word_embeddings"), ..Head::default() },
         init: Init { std, residual: std },
     })

@@ -43,7 +43,7 @@ pub const FAMILY: Family = Family {
     },
     lora: &["c_attn"],
     fan_in_fan_out: true,
-    tensors: Tensors { ignored: &[".attn.bias", ".attn.masked_bias", ".crossattention.bias", ".crossattention.masked_bias"], copies: &[], within: &[] },
+    tensors: Tensors { ignored: &[".attn.bias", ".attn.masked_bias", ".crossattention.bias", ".crossattention.masked_bias"], copies: &[], within: &[], stacks: &[] },
 };
 
 fn build(c: &Config) -> Result<Model, ConfigError> {
@@ -105,6 +105,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
         },
         decoder: None,
         vision: None,
+        balance: None,
         head: Head {
             norm: Some(Norm::layer("transformer.ln_f", eps)),
             lm: "lm_head",
@@ -113,8 +114,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
         },
         init: Init {
             std,
-            // In f32, so that a seed gives the weights that it gave before.
-            residual: f64::from(std as f32 / (2.0 * layers as f32).sqrt()),
+            residual: f64::from(std as f32 / (2.0 * layers as f32).sqrt()), // In f32, so that a seed gives the weights that it gave before.
         },
     })
 }

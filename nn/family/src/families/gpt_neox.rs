@@ -41,7 +41,7 @@ pub const FAMILY: Family = Family {
     lora: &["query_key_value"],
     fan_in_fan_out: false,
     // Every Pythia has the masks.
-    tensors: Tensors { ignored: &[".attention.bias", ".attention.masked_bias"], copies: &[], within: &[] },
+    tensors: Tensors { ignored: &[".attention.bias", ".attention.masked_bias"], copies: &[], within: &[], stacks: &[] },
 };
 
 fn build(c: &Config) -> Result<Model, ConfigError> {
@@ -92,6 +92,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
         },
         decoder: None,
         vision: None,
+        balance: None,
         head: Head {
             norm: Some(Norm::layer("gpt_neox.final_layer_norm", eps)),
             lm: "embed_out",

@@ -38,7 +38,7 @@ pub const FAMILY: Family = Family {
     export: keys_only,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
-    tensors: Tensors { ignored: &[".attn.bias", ".attn.masked_bias"], copies: &[], within: &[] },
+    tensors: Tensors { ignored: &[".attn.bias", ".attn.masked_bias"], copies: &[], within: &[], stacks: &[] },
 };
 
 #[rustfmt::skip]
@@ -81,6 +81,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
         },
         decoder: None,
         vision: None,
+        balance: None,
         head: Head {
             norm: Some(Norm::layer("transformer.ln_f", eps)),
             lm: "lm_head",

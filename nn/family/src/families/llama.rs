@@ -85,6 +85,7 @@ pub fn model(
         },
         decoder: None,
         vision: None,
+        balance: None,
         head: Head {
             norm: Some(Norm::rms("model.norm", eps)),
             lm: "lm_head",

@@ -24,6 +24,7 @@ mod llava;
 mod ministral;
 mod ministral3;
 mod mistral;
+mod mixtral;
 mod mt5;
 mod nemotron;
 mod olmo2;
@@ -33,6 +34,7 @@ mod phi;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_moe;
 mod roberta;
 mod seed_oss;
 mod sizes;
@@ -79,6 +81,8 @@ pub const FAMILIES: &[&Family] = &[
     &ministral::FAMILY,
     &ministral3::FAMILY,
     &gptj::FAMILY,
+    &mixtral::FAMILY,
+    &qwen3_moe::FAMILY,
     &bert::FAMILY,
     &roberta::FAMILY,
     &roberta::XLM_ROBERTA,

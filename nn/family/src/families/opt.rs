@@ -42,7 +42,7 @@ pub const FAMILY: Family = Family {
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
     // The number of a format, from fairseq.
-    tensors: Tensors { ignored: &["model.decoder.version", "decoder.version"], copies: &[], within: &[] },
+    tensors: Tensors { ignored: &["model.decoder.version", "decoder.version"], copies: &[], within: &[], stacks: &[] },
 };
 
 fn build(c: &Config) -> Result<Model, ConfigError> {
@@ -101,6 +101,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
         },
         decoder: None,
         vision: None,
+        balance: None,
         head: Head {
             norm: last.then_some(Norm::layer("model.decoder.final_layer_norm", 1e-5)),
             project: "model.decoder.project_out",

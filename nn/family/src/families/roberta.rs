@@ -48,6 +48,7 @@ pub const FAMILY: Family = Family {
         ignored: &["roberta.pooler.", "pooler.", ".embeddings.position_ids", ".embeddings.token_type_ids"],
         copies: &[],
         within: &[],
+        stacks: &[],
     },
 };
 

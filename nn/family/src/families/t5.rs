@@ -48,7 +48,7 @@ pub const FAMILY: Family = Family {
     fan_in_fan_out: false,
     // The first files have a table that no layer reads.
     tensors: Tensors { ignored: &["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"],
-        copies: &[("encoder.embed_tokens.weight", "shared.weight"), ("decoder.embed_tokens.weight", "shared.weight")], within: &[] },
+        copies: &[("encoder.embed_tokens.weight", "shared.weight"), ("decoder.embed_tokens.weight", "shared.weight")], within: &[], stacks: &[] },
 };
 
 /// Names of modules in one.
@@ -114,6 +114,6 @@ pub fn build(c: &Config) -> Result<Model, ConfigError> {
             scale: if scaled { (width as f64).powf(-0.5) } else { 0.0 },
             ..Head::default()
         },
-        vision: None, init: Init { std: 0.02, residual: 0.02 },
+        vision: None, balance: None, init: Init { std: 0.02, residual: 0.02 },
     })
 }

@@ -47,6 +47,8 @@ pub struct Planned {
     pub ranks: u64,
     /// Parameters of the model.
     pub params: u64,
+    /// Those of them that a token goes through, where that is not all of them: of the experts of a layer some.
+    pub active: Option<u64>,
     /// Micro-batches of a step, sequences of each, and tokens of a sequence.
     pub batch: [u64; 3],
     /// The units of the model with their parameters.
@@ -233,6 +235,7 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
         Pipeline::of(cut, micro_batches, ranks, all)
     });
     let units = dry.units.iter().map(|u| (u.name.to_string(), u.params));
+    let idle = job.source.spec.model().idle();
     Ok(Planned {
         figures: PlanFigures {
             rank,
@@ -241,6 +244,7 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
         },
         ranks,
         params: dry.params,
+        active: (idle > 0).then(|| dry.params.saturating_sub(idle)),
         batch: [micro_batches, job.resolved.batch.micro, job.seq_len],
         units: units.collect(),
     })

@@ -1,4 +1,4 @@
-//! Muon: momentum of a matrix, orthogonalised by five steps of a quintic Newton–Schulz iteration, in f32.
+//! Muon: momentum of a matrix, orthogonalised by five steps of a quintic Newton–Schulz iteration, in f32. A stack of experts is one matrix an expert.
 
 use super::{Step, add_squares, constant, run_of};
 use crate::{Muon, StateName};
@@ -9,43 +9,56 @@ use crossweave_program::{DType, On, ParamBlock, Scalar, View};
 const QUINTIC: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
 pub(super) fn update(s: &Step<'_, '_>, m: &Muon) {
-    let (on, flat) = (&s.on, s.flat);
     let mut packed = 0;
     for part in &s.group.parts {
-        let cols = part.held.shape().last().copied().unwrap_or(1).max(1);
+        let shape = part.held.shape();
         // The layout cuts no parameter of such a unit, and the planner takes no box of one.
-        debug_assert_eq!(part.len, part.held.shape().iter().product::<u64>());
-        let rows = part.len / cols;
-        let buf = s.packed(StateName::Moment1, packed, part.len);
-        packed += part.len;
-        // What is orthogonalised takes the gradient's place.
-        let grad = run_of(&flat.grad, part.at, part.len);
-        momentum(s, m, &grad, &buf);
-        let x = orthogonal(on, &grad.view([rows, cols]), m.ns_steps);
-        let p = run_of(&flat.value, part.at, part.len).view([rows, cols]);
-        let copy = flat.copy.as_ref();
-        let copy = copy.map(|c| run_of(c, part.at, part.len).view([rows, cols]));
-        let (_, skip) = s.words(&[rows, cols]);
-        let mut outs = vec![&p];
-        outs.extend(&copy);
-        let mut ins = vec![&p, &x];
-        ins.extend(&skip);
-        let lr = s.rate();
-        let times = |v: f64| on.scalar(Scalar::Mul(lr, constant(on, v)));
-        let scalars = [
-            times(s.group.recipe.weight_decay),
-            times(m.factor(rows, cols)),
-        ];
-        let (has_skip, has_copy) = (skip.is_some(), copy.is_some());
-        on.map(&outs, &ins, &scalars, |v| {
-            let p = v[0];
-            let mut new = p - p.scalar(0) * p - p.scalar(1) * v[1];
-            if has_skip {
-                new = v[2].choose(p, new);
-            }
-            if has_copy { vec![new, new] } else { vec![new] }
-        });
+        debug_assert_eq!(part.len, shape.iter().product::<u64>());
+        let cols = shape.last().copied().unwrap_or(1).max(1);
+        // Of a stack of experts each is a matrix of its own.
+        let matrices = match *shape {
+            [experts, _, _] => experts.max(1),
+            _ => 1,
+        };
+        let len = part.len / matrices;
+        for k in 0..matrices {
+            one(s, m, (part.at + k * len, packed), [len / cols, cols]);
+            packed += len;
+        }
     }
+}
+
+/// One matrix, whose elements begin at `at` in the unit and whose moment begins at `packed` in that of the group.
+fn one(s: &Step<'_, '_>, m: &Muon, (at, packed): (u64, u64), [rows, cols]: [u64; 2]) {
+    let (on, flat, len) = (&s.on, s.flat, rows * cols);
+    let buf = s.packed(StateName::Moment1, packed, len);
+    // What is orthogonalised takes the gradient's place.
+    let grad = run_of(&flat.grad, at, len);
+    momentum(s, m, &grad, &buf);
+    let x = orthogonal(on, &grad.view([rows, cols]), m.ns_steps);
+    let p = run_of(&flat.value, at, len).view([rows, cols]);
+    let copy = flat.copy.as_ref();
+    let copy = copy.map(|c| run_of(c, at, len).view([rows, cols]));
+    let (_, skip) = s.words(&[rows, cols]);
+    let mut outs = vec![&p];
+    outs.extend(&copy);
+    let mut ins = vec![&p, &x];
+    ins.extend(&skip);
+    let lr = s.rate();
+    let times = |v: f64| on.scalar(Scalar::Mul(lr, constant(on, v)));
+    let scalars = [
+        times(s.group.recipe.weight_decay),
+        times(m.factor(rows, cols)),
+    ];
+    let (has_skip, has_copy) = (skip.is_some(), copy.is_some());
+    on.map(&outs, &ins, &scalars, |v| {
+        let p = v[0];
+        let mut new = p - p.scalar(0) * p - p.scalar(1) * v[1];
+        if has_skip {
+            new = v[2].choose(p, new);
+        }
+        if has_copy { vec![new, new] } else { vec![new] }
+    });
 }
 
 /// `buf = mu buf + (1 - mu) g`; the gradient becomes what is orthogonalised: `buf`, or with Nesterov `mu buf + (1 - mu) g` once more.
