@@ -58,7 +58,7 @@ impl Experts {
         }
     }
 
-    /// What they make of `x`; what the head is told is added to `flow`.
+    /// Returns the sum of the chosen experts of `x`; what the head judges balance by is added to `flow`.
     pub fn run(&self, cx: &mut Cx<'_>, x: Var, flow: &mut Vec<Var>) -> Result<Var> {
         let scores = cx.router_scores(x, self.router)?;
         let probabilities = cx.softmax(scores)?;

@@ -72,7 +72,7 @@ struct Mlp {
     down: Lin,
 }
 
-/// What stands behind attention.
+/// The part of a layer behind attention.
 enum Feed {
     Mlp(Mlp),
     Experts(Box<Experts>),

@@ -54,7 +54,7 @@ pub struct StepMetrics {
     pub skipped: bool,
     /// Steps skipped so far.
     pub skipped_steps: u64,
-    /// Of a model with experts.
+    /// Figures of routers, if the model has experts.
     pub experts: Option<ExpertFigures>,
 }
 

@@ -391,11 +391,11 @@ pub struct Balance {
 /// The tokens over which the balance of experts is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokens {
-    /// Of each layer those of each sequence.
+    /// Each sequence of each layer by itself.
     Sequence,
-    /// Of each layer those of a micro-batch.
+    /// Each layer by itself, all tokens of a micro-batch.
     MicroBatch,
-    /// Of all layers together those of a micro-batch, with as many choices of a token as there are (`transformers`).
+    /// All layers together, all tokens of a micro-batch, with as many choices of a token as there are (`transformers`).
     Layers,
 }
 

@@ -441,7 +441,7 @@ impl Node {
     }
 }
 
-/// Of a router in f32, whatever `x` is stored in: its weight's gradient is written, and that of `x` returned.
+/// The backward of a router in f32, whatever `x` is stored in: its weight's gradient is written, and that of `x` returned.
 fn scores_backward(env: &Env<'_>, x: &Tensor, w: Param, dy: &Tensor) -> Result<Tensor> {
     let (run, i) = (env.run, w.0 as usize);
     let dy = dy.rows();

@@ -26,7 +26,7 @@ pub struct Step {
     pub tokens_per_s: Option<f64>,
     /// Milliseconds of the step.
     pub step_ms: Option<f64>,
-    /// Of a model with experts: the loss of its routers without its coefficient, and the tokens of the expert with the fewest and with the
+    /// What a model with experts says of its routers: their loss without its coefficient, and the tokens of the expert with the fewest and with the
     /// most over those that each would have if all had as many.
     pub routers: [Option<f64>; 3],
 }
