@@ -112,6 +112,9 @@ fn readers() -> String {
     ] {
         collect(&root.join(dir), &mut out);
     }
+    // The keys of `model.moe`, which a model is given.
+    let moe = root.join("nn/family/src/moe.rs");
+    out.push_str(&std::fs::read_to_string(moe).unwrap());
     out
 }
 
