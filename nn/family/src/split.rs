@@ -124,13 +124,15 @@ fn several_rows(model: &Model) -> Option<&'static str> {
 /// Can the rows of a model be cut over ranks (context parallelism)?
 ///
 /// # Errors
-/// A model whose tokens are not all of one row of text, or whose biases by distance are learned.
+/// A model whose tokens are not all of one row of text, whose biases by distance are learned, or that has experts.
 pub fn rows(model: &Model) -> std::result::Result<(), SplitError> {
     let learned = |l: &Layer| matches!(l.attention.1.positions, Positions::Buckets(_));
     let other = several_rows(model).or_else(|| {
         let some = model.stack.layers.iter().any(learned);
         some.then_some("biases by distance are learned of whole rows")
     });
+    let routed = model.routed().next();
+    let other = other.or(routed.map(|_| "the balance of experts is looked at in whole rows"));
     match other {
         None => Ok(()),
         Some(why) => Err(SplitError {
