@@ -260,7 +260,7 @@ pub struct Mesh {
     /// The way in which queries meet the keys of the other context-parallel ranks: `all_gather` or `a2a`.
     #[serde(default = "all_gather")]
     pub cp_comm: String,
-    /// Who has which tokens of a row: `auto`, `zigzag` or `contiguous`.
+    /// The way in which the tokens of a row lie on the ranks: `auto`, `zigzag` or `contiguous`.
     #[serde(default = "auto")]
     pub cp_layout: String,
     /// Ranks over which the experts of a layer are spread, carved from those of a stage.

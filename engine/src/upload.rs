@@ -85,7 +85,7 @@ impl Cuts {
     fn runs(&self, row: u64) -> Runs {
         self.rows.layout.runs(self.place, row)
     }
-    /// Of rows of `t` tokens, one after the other, those that are here.
+    /// The tokens that are here of rows of `t`, one after the other.
     pub fn own<'a, T: Copy>(&self, rows: &'a [T], t: u64) -> impl Iterator<Item = T> + use<'a, T> {
         let runs = self.runs(t);
         rows.chunks(t.max(1) as usize).flat_map(move |row| {

@@ -76,7 +76,7 @@ fn common(a: u64, b: u64) -> u64 {
     }
 }
 
-/// What attention gave, as the tokens of the rows lie on the ranks.
+/// The result of attention, as the tokens of the rows lie on the ranks.
 ///
 /// # Errors
 /// The ranks; the device.
@@ -84,42 +84,5 @@ pub fn part(cx: &mut Cx<'_>, y: Var) -> Result<Var> {
     match cuts_rows(cx) && cx.env.batch.rows.meeting == Meeting::Heads {
         true => cx.all_to_all(y, Axis::Cp, [TOKENS, HEADS]),
         false => Ok(y),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Behind the exchange every query head reads the key-value head that it reads on one rank.
-    #[test]
-    fn heads_meet_their_own_keys() {
-        for (heads, kv_heads) in [(8, 8), (8, 4), (8, 2), (8, 1), (12, 4), (12, 6), (12, 3)] {
-            for ranks in [1, 2, 3, 4] {
-                if heads % ranks > 0 {
-                    continue;
-                }
-                let spec = AttentionSpec {
-                    heads,
-                    kv_heads,
-                    ..AttentionSpec::default()
-                };
-                let own = exchanged(spec, ranks);
-                let copies = own.kv_heads * ranks / kv_heads;
-                assert_eq!(own.kv_heads * ranks % kv_heads, 0);
-                assert_eq!(
-                    own.heads % own.kv_heads,
-                    0,
-                    "{heads}/{kv_heads} over {ranks}"
-                );
-                for rank in 0..ranks {
-                    for h in 0..own.heads {
-                        let sent = rank * own.kv_heads + h / (own.heads / own.kv_heads);
-                        let whole = (rank * own.heads + h) / (heads / kv_heads);
-                        assert_eq!(sent / copies, whole, "{heads}/{kv_heads} over {ranks}");
-                    }
-                }
-            }
-        }
     }
 }

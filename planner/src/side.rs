@@ -65,7 +65,7 @@ struct Side<'a> {
 enum Rows {
     /// As in a step, where they may be cut over ranks.
     OfStep,
-    /// Of any length, and whole on every rank.
+    /// They have any length, and every rank has all of them.
     Whole,
 }
 

@@ -9,7 +9,7 @@ pub enum Layout {
     /// Rank r has the r-th of equal pieces.
     #[default]
     Contiguous,
-    /// Of 2c equal chunks for c ranks, rank r has chunks r and 2c - 1 - r: under a causal mask all ranks then have as many pairs of query
+    /// Rank r of c has chunks r and 2c - 1 - r of 2c equal ones: under a causal mask all ranks then have as many pairs of query
     /// and key.
     ZigZag,
 }
@@ -70,7 +70,7 @@ impl Runs {
         (self.all[1][1] == 0).then_some(self.all[0])
     }
 
-    /// Of the tokens that are here `tokens` from the one at place `from` on.
+    /// The runs of `tokens` of the tokens that are here, from the one at place `from` on.
     pub fn part(&self, from: u64, tokens: u64) -> Runs {
         let first = self.all[0][1];
         let cut = |[at, len]: Run, before: u64| {

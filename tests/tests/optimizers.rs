@@ -286,7 +286,7 @@ impl Job {
                 Given::Update => (taken + 1) as f64,
                 Given::Beta { fixed, .. } => *fixed,
                 Given::Unscale => SCALE,
-                Given::Seed => 1.0,
+                Given::Seed | Given::Beside => 1.0,
             });
             machine.run_alone(&stream, Some(&mesh)).unwrap();
             taken += u64::from(!bad);
@@ -596,7 +596,7 @@ fn golden_values_of_adam() {
                 Given::Update => t as f64,
                 Given::Beta { fixed, .. } => *fixed,
                 Given::Unscale => SCALE,
-                Given::Seed => 1.0,
+                Given::Seed | Given::Beside => 1.0,
             });
             machine.run_alone(&stream, None).unwrap();
         }

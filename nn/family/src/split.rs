@@ -106,7 +106,7 @@ pub fn sequence(model: &Model, tp: u64, tokens: u64) -> std::result::Result<(), 
     }
 }
 
-/// Why the tokens of a model are not those of one row of text, each looked at by itself but for attention; none where they are.
+/// Returns the reason for which the tokens of a model are not those of one row of text, each looked at by itself but for attention; none where they are.
 fn several_rows(model: &Model) -> Option<&'static str> {
     let kinds = model.stack.embed.kinds.map_or(0, |k| k.read);
     match () {

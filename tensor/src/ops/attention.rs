@@ -115,7 +115,7 @@ struct Part {
     /// Where documents share rows: where their queries end in this run and where their keys end, the same where queries and keys are the
     /// same positions.
     segments: Option<[Tensor; 2]>,
-    /// Of what the softmax was a part: f32 `[B, H, queries]`.
+    /// The log of the sum of the exponentials of each query's scores, f32 `[B, H, queries]`.
     lse: Tensor,
 }
 
@@ -184,7 +184,7 @@ impl Part {
         both.filter(|_| self.queries[2] != self.keys)
             .map(|[_, keys]| keys)
     }
-    /// Of a bias by distance that the rows of `tokens` have, what these queries and keys have.
+    /// The part of a bias by distance of rows of `tokens` that is between these queries and keys.
     fn of_distances(&self, bias: &Tensor, tokens: u64) -> Tensor {
         let [_, from, n] = self.queries;
         let distances = n + self.keys - 1;

@@ -199,7 +199,7 @@ fn noted(cx: &mut Cx<'_>, ins: Vec<Var>, y: Tensor, kind: Kind) -> Var {
         _ => &ins,
     };
     saved.iter().for_each(|v| cx.save(*v));
-    cx.push_node(OpNode::Experts(Node { ins, out, kind }));
+    cx.push_node(OpNode::Experts(Box::new(Node { ins, out, kind })));
     out
 }
 

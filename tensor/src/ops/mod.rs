@@ -52,7 +52,7 @@ pub(crate) enum OpNode {
     Add(add::Node),
     Xent(xent::Node),
     Transition(comm::Node),
-    Experts(experts::Node),
+    Experts(Box<experts::Node>),
     Balance(balance::Node),
     Custom(custom::Node),
 }

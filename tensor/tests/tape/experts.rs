@@ -86,7 +86,7 @@ fn outcome(
         ..Case::default()
     };
     let n = lab
-        .run(&c, params, &[x.clone()], None, f)
+        .run(&c, params, std::slice::from_ref(&x), None, f)
         .unwrap()
         .out
         .len();

@@ -2,9 +2,7 @@
 
 use super::job::Job;
 use super::parts::Part;
-use crossweave_config::{Recompute, Resolved};
 use crossweave_mesh::{Axis, AxisSet};
-use crossweave_nn::desc::{Attention, Model};
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::{ActivationCase, traffic};
 use serde::Serialize;
@@ -41,62 +39,6 @@ fn over_pp(job: &Job, part: &Part) -> f64 {
         false => 1.0,
     };
     sides * job.accumulation.micro_batches as f64 * hidden / pieces
-}
-
-/// What keys and values take over `mesh.cp`.
-#[derive(Clone, Copy, Debug)]
-pub struct KeysOverCp {
-    /// Elements that a rank sends in all layers for a token of its micro-batch's whole rows, forward and backward.
-    elements: f64,
-    /// The formula of a layer.
-    formula: &'static str,
-}
-
-impl KeysOverCp {
-    /// That of a model's layers. Gathered keys and values are gathered once more for the backward, and their gradients scattered. Exchanged heads go there
-    /// and back, once more each where the layer is recomputed.
-    pub fn of(r: &Resolved, model: &Model) -> KeysOverCp {
-        let [cp, tp] = [Axis::Cp, Axis::Tp].map(|a| u64::from(r.mesh.length(a)));
-        let by_heads = r.settings.mesh.cp_comm == "a2a";
-        let recomputed = r.model.recompute() == Recompute::Full;
-        let (c, away) = (cp as f64, (cp - 1) as f64);
-        let layer = |a: &Attention| {
-            let kv_heads = (a.kv_heads / tp).max(1);
-            let width = |heads: u64| (heads * a.head_dim) as f64;
-            match by_heads {
-                false => 3.0 * 2.0 * width(kv_heads) * away / c,
-                true => {
-                    let sent = (kv_heads..)
-                        .step_by(kv_heads as usize)
-                        .find(|n| n % cp == 0);
-                    let times = if recomputed { 3.0 } else { 2.0 };
-                    times * 2.0 * (width(a.heads / tp) + width(sent.unwrap_or(kv_heads))) * away
-                        / (c * c)
-                }
-            }
-        };
-        let layers = model.stack.layers.iter();
-        KeysOverCp {
-            elements: layers.map(|l| layer(&l.attention.1)).sum(),
-            formula: match (by_heads, recomputed) {
-                (false, _) => "6L g bsH(c-1)/c of key-value width H",
-                (true, false) => {
-                    "4L g bs(h/t + H')(c-1)/c^2 of as many key-value heads H' as c divides"
-                }
-                (true, true) => {
-                    "6L g bs(h/t + H')(c-1)/c^2 of as many key-value heads H' as c divides"
-                }
-            },
-        }
-    }
-
-    /// Elements of a rank in a step.
-    fn of_step(&self, job: &Job) -> f64 {
-        let tokens = (job.batch * job.model.shape.seq * job.accumulation.micro_batches) as f64;
-        let all = job.model.shape.layers.max(1) as f64;
-        let here = job.places.part.as_ref().map_or(all, |p| p.layers as f64);
-        self.elements * tokens * here / all
-    }
 }
 
 /// Sizes of a model that a mesh cuts, and those of a rank of its fullest stage.
@@ -170,7 +112,10 @@ pub fn by_axis(job: &Job, stage: ZeroStage) -> Vec<AxisTraffic> {
     let mut rows = vec![(AxisSet::DATA, data_axes, [dp.wire(data), bytes], formula)];
     let both = |elements: f64| [elements, elements * w];
     if let Some(keys) = &job.keys_over_cp {
-        let elements = both(keys.of_step(job));
+        let all = job.model.shape.layers.max(1) as f64;
+        let here = job.places.part.as_ref().map_or(all, |p| p.layers as f64);
+        let tokens = job.batch * job.model.shape.seq * job.accumulation.micro_batches;
+        let elements = both(keys.elements * tokens as f64 * here / all);
         rows.push((Axis::Cp.into(), "cp", elements, keys.formula));
     }
     if let Some(part) = &job.places.part {

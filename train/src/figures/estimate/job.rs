@@ -1,6 +1,6 @@
 //! The job that is estimated, nothing left open: what is asked, laid over what a config says, over defaults.
 
-use super::cut::KeysOverCp;
+use super::keys::KeysOverCp;
 use super::parts::{Part, is_cut};
 use super::subject::{Model, Subject, Wanted};
 use super::{BytesPerParam, Estimation, Home, Keep, Ranks, STAGES, Training};

@@ -4,6 +4,7 @@ mod advice;
 mod cut;
 mod experts;
 mod job;
+mod keys;
 mod ledger;
 mod parts;
 mod presets;

@@ -1,6 +1,6 @@
 //! What an estimate is of: a preset, a number of parameters, a config file, or a Hugging Face folder of which only `config.json` is read.
 
-use super::cut::KeysOverCp;
+use super::keys::KeysOverCp;
 use super::parts::{self, Part};
 use super::presets::{PRESETS, Preset};
 use crate::events::Unwatched;
@@ -78,7 +78,7 @@ pub struct Wanted {
     pub keep: (ActivationCase, &'static str),
     /// Hidden states are cut by tokens over `mesh.tp`.
     pub cuts_tokens: bool,
-    /// What keys and values take over `mesh.cp`.
+    /// The traffic of keys and values over `mesh.cp`.
     pub keys_over_cp: Option<KeysOverCp>,
     /// The back end it names.
     pub backend: String,
