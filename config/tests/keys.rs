@@ -404,6 +404,7 @@ const PEFT: &[(&str, &[&str])] = &[
     ("gptj", &["q_proj", "v_proj"]),
     ("llama", &["q_proj", "v_proj"]),
     ("mistral", &["q_proj", "v_proj"]),
+    ("mixtral", &["q_proj", "v_proj"]),
     ("opt", &["q_proj", "v_proj"]),
     ("phi", &["q_proj", "v_proj", "fc1", "fc2"]),
     ("qwen2", &["q_proj", "v_proj"]),

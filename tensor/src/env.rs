@@ -54,7 +54,7 @@ pub struct Batch {
     pub cut_over: AxisSet,
     /// Which tokens these are, and how attention meets the others.
     pub rows: RowCut,
-    /// Where rows are cut, hold several documents and keys are gathered ([`Meeting::Gather`]): for each run of the tokens that are here
+    /// Where rows are cut, hold several documents and keys are gathered ([`crate::Meeting::Gather`]): for each run of the tokens that are here
     /// ([`Batch::runs`]) where the documents' queries in it end, and their keys in the row, i32 `[B, n + 1]` each.
     pub run_segments: Vec<[Tensor; 2]>,
     /// The axes over whose ranks the tokens of hidden states between units are cut (sequence parallelism): the batch has whole rows on

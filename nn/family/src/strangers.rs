@@ -523,6 +523,8 @@ mod tests {
     const SAID_OTHERWISE: &[(&str, &str)] = &[
         ("qwen2", "sliding_window"),
         ("qwen3", "sliding_window"),
+        ("qwen3_moe", "sliding_window"),
+        ("qwen3_moe", "mlp_only_layers"),
         ("gemma", "use_bidirectional_attention"),
         ("gemma2", "use_bidirectional_attention"),
         ("gemma3_text", "sliding_window_pattern"),
