@@ -269,8 +269,9 @@ impl Translator<'_> {
             if let Some(i) = members.iter().position(|m| m.key == old) {
                 let given = members.remove(i);
                 let at = given.at.clone();
+                let several = matches!(&given.node.value, Json::Number(n) if n.parse::<f64>().is_ok_and(|n| n > 1.0));
                 self.number(root, whole, given, to);
-                if whole == ULYSSES {
+                if several && whole == ULYSSES {
                     // DeepSpeed's sequence parallelism exchanges tokens for heads.
                     word_beside(root, (to.0, "cp_comm"), ("a2a", &at));
                 }

@@ -31,7 +31,7 @@ pub(crate) fn images(units: &[UnitDecl]) -> Option<Images> {
     units.iter().find_map(|u| u.images)
 }
 
-/// How the tokens of a step's rows lie over the ranks, and those of hidden states between units.
+/// The division of the tokens of a step's rows over the ranks, and of hidden states between units.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cuts {
     over: AxisSet,
@@ -42,7 +42,7 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    /// As units say that stand at their place.
+    /// The cuts of units that have been placed on the mesh.
     pub fn of(units: &[UnitDecl]) -> Cuts {
         let place = units.first().map_or_else(Place::alone, |u| u.place);
         Cuts {
@@ -85,15 +85,14 @@ impl Cuts {
     fn runs(&self, row: u64) -> Runs {
         self.rows.layout.runs(self.place, row)
     }
-    /// The tokens that are here of rows of `t`, one after the other.
-    pub fn own<'a, T: Copy>(&self, rows: &'a [T], t: u64) -> impl Iterator<Item = T> + use<'a, T> {
-        let runs = self.runs(t);
-        rows.chunks(t.max(1) as usize).flat_map(move |row| {
-            let each = runs.iter();
-            each.flat_map(move |[from, n]| row[from as usize..(from + n) as usize].iter().copied())
-        })
+    /// The words of the tokens that are here, given one for each token of rows of `t`. Runs lie in the order of the row.
+    pub fn own<I: Iterator>(&self, words: I, t: u64) -> impl Iterator<Item = I::Item> + use<I> {
+        let (runs, whole) = (self.runs(t), self.place[1] == 1);
+        let here = move |i: u64| runs.iter().any(|[from, n]| (from..from + n).contains(&i));
+        let placed = words.zip((0..t.max(1)).cycle());
+        placed.filter_map(move |(word, i)| (whole || here(i)).then_some(word))
     }
-    /// Do blocks want the ends of documents by run ([`Batch::run_segments`])?
+    /// Returns true if attention needs the ends of documents for each run of queries ([`Batch::run_segments`]).
     fn by_run(&self) -> bool {
         self.over != AxisSet::NONE && self.rows.meeting == Meeting::Gather
     }
@@ -214,14 +213,14 @@ fn upload_through(
             }
         };
         match &images {
-            None => put(0, &mut cuts.own(m.tokens, t)),
+            None => put(0, &mut cuts.own(m.tokens.iter().copied(), t)),
             Some(i) => {
                 put(0, &mut i.words_only(m.tokens));
                 put(4, &mut i.places(m.tokens, t as usize));
                 put(5, &mut m.images.iter().map(|x| x.to_bits() as i32));
             }
         }
-        put(1, &mut cuts.own(m.targets, t));
+        put(1, &mut cuts.own(m.targets.iter().copied(), t));
         if let Some(d) = &attention {
             put(2, &mut *lengths_of(d, m.tokens, m.lengths, t));
             for (i, run) in runs.iter().enumerate() {
@@ -232,8 +231,8 @@ fn upload_through(
             }
         }
         if let Some(d) = &positions {
-            let whole: Vec<i32> = positions_of(d, m.tokens, m.lengths, t).collect();
-            put(3, &mut cuts.own(&whole, t));
+            let all = positions_of(d, m.tokens, m.lengths, t);
+            put(3, &mut cuts.own(all, t));
         }
     }
     let mut out = vec![];

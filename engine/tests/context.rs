@@ -4,7 +4,7 @@
 use crate::common::*;
 use crossweave_engine::{
     Documents, OffloadDevice, OffloadSpec, PipelineOrder, PipelineSpec, RankSpec, Recompute,
-    ReduceGradients, Rows, ZeroSpec, ZeroStage, dry_run, optimizers,
+    ReduceGradients, dry_run,
 };
 use crossweave_hal::DType;
 use crossweave_mesh::{Axis, AxisSet};
@@ -60,41 +60,6 @@ pub fn ways() -> [RowCut; 4] {
     ]
 }
 
-/// Rows of so many tokens.
-fn of_length(s: RankSpec, tokens: u64) -> RankSpec {
-    RankSpec {
-        rows: Rows {
-            seq_len: tokens,
-            ..s.rows
-        },
-        ..s
-    }
-}
-
-/// Plain steps, so that a gradient that is missing a summand shows as it is.
-fn sgd(s: RankSpec) -> RankSpec {
-    let optimizer = optimizers::Optimizer::Sgd(optimizers::Sgd {
-        momentum: 0.9,
-        dampening: 0.0,
-        nesterov: false,
-    });
-    RankSpec {
-        optim: optimizers::ParamGroups::all(optimizer, 0.0),
-        clip: 0.0,
-        ..s
-    }
-}
-
-fn staged(s: RankSpec, stage: u32) -> RankSpec {
-    RankSpec {
-        zero: ZeroSpec {
-            stage: ZeroStage::from_number(stage).unwrap(),
-            ..s.zero
-        },
-        ..s
-    }
-}
-
 /// The models of the committed checkpoints whose rows can be cut, by their folders, with whether they are causal.
 fn checkpoints() -> BTreeMap<String, (ModelSpec, bool)> {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/oracles");
@@ -117,7 +82,9 @@ fn every_family_trains_on_cut_rows_as_on_one_rank() {
     let w = world();
     let mut cut = BTreeSet::new();
     for (name, (spec, causal)) in checkpoints() {
-        let s = sgd(of_length(crate::common::spec(1, 1), 8));
+        // More tokens than a rank has are needed where scales change with the length of a row (longrope of phi3-v4, behind 8).
+        let tokens = if spec.model().positions < 16 { 8 } else { 16 };
+        let s = sgd(of_length(crate::common::spec(1, 1), tokens));
         let alone = train(&w, &spec, &s, STEPS);
         for rows in ways() {
             if !causal && rows.layout == Layout::ZigZag {

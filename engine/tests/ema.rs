@@ -2,12 +2,11 @@
 //! an exchange that can be undone to the bit.
 
 use crate::common::{
-    Cut, World, alone, cut_over, even, gpt2, job_ranks, llama, offload, one_step, spec, train,
-    train_with, units, world,
+    Cut, World, alone, cut_over, even, gpt2, job_ranks, llama, offload, one_step, spec, staged,
+    train, train_with, units, world,
 };
 use crossweave_engine::{
-    Engine, MicroBatch, OffloadDevice, PipelineOrder, PipelineSpec, RankSpec, StateKind, ZeroSpec,
-    ZeroStage,
+    Engine, MicroBatch, OffloadDevice, PipelineOrder, PipelineSpec, RankSpec, StateKind,
 };
 use crossweave_hal::DType;
 use std::path::Path;
@@ -18,16 +17,6 @@ fn averaged(s: RankSpec) -> RankSpec {
     let mut s = s;
     s.optim.base.ema = Some(DECAY);
     s
-}
-
-fn staged(s: RankSpec, stage: u32) -> RankSpec {
-    RankSpec {
-        zero: ZeroSpec {
-            stage: ZeroStage::from_number(stage).unwrap(),
-            ..s.zero
-        },
-        ..s
-    }
 }
 
 fn hosted(s: RankSpec, folder: &Path, tier: OffloadDevice) -> RankSpec {

@@ -5,8 +5,7 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    MicroBatch, OffloadDevice, PipelineOrder, PipelineSpec, RankSpec, Recompute, ZeroSpec,
-    ZeroStage, dry_run,
+    MicroBatch, OffloadDevice, PipelineOrder, PipelineSpec, RankSpec, Recompute, dry_run,
 };
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
@@ -34,17 +33,7 @@ fn qwen() -> ModelSpec {
     ModelSpec::from_hf(&config).unwrap()
 }
 
-fn staged(base: &RankSpec, stage: u32) -> RankSpec {
-    RankSpec {
-        zero: ZeroSpec {
-            stage: ZeroStage::from_number(stage).unwrap(),
-            ..base.zero
-        },
-        ..base.clone()
-    }
-}
-
-/// What is known of the routers, as bits.
+/// The figures of the routers of all steps, as bits.
 fn routers(o: &Outcome) -> Vec<u64> {
     let of = |m: &crossweave_engine::StepMetrics| {
         let e = m.experts.expect("figures of experts");
@@ -74,12 +63,12 @@ fn layouts_with_all_experts_on_each_rank_agree_to_the_bit() {
         let whole = train(&w, &model, &base, 3);
         let mut others = vec![];
         for stage in 1..=3 {
-            others.push((format!("stage {stage}"), staged(&base, stage)));
+            others.push((format!("stage {stage}"), staged(base.clone(), stage)));
         }
         for recompute in [Recompute::Full, Recompute::Selective] {
             let s = RankSpec {
                 recompute,
-                ..staged(&base, 3)
+                ..staged(base.clone(), 3)
             };
             others.push((format!("{recompute:?}"), s));
         }
@@ -88,7 +77,7 @@ fn layouts_with_all_experts_on_each_rank_agree_to_the_bit() {
             let s = RankSpec {
                 pipeline: Some(PipelineSpec::even(n, 2, order)),
                 recompute: Recompute::Full,
-                ..staged(&base, 1)
+                ..staged(base.clone(), 1)
             };
             others.push((format!("two stages, {order:?}"), s));
         }
@@ -108,11 +97,11 @@ fn layouts_with_all_experts_on_each_rank_agree_to_the_bit() {
             );
         }
         // An optimizer on the host has the bits of gradients that are reduced micro-batch by micro-batch.
-        let mut away = staged(&base, 2);
+        let mut away = staged(base.clone(), 2);
         away.zero.reduce = crossweave_engine::ReduceGradients::Auto;
         away.offload = Some(offload(dir.path(), OffloadDevice::Host));
         assert!(away.sums_on_the_host());
-        let mut each = staged(&base, 2);
+        let mut each = staged(base.clone(), 2);
         each.zero.reduce = crossweave_engine::ReduceGradients::MicroBatch;
         let (away, each) = (train(&w, &model, &away, 3), train(&w, &model, &each, 3));
         if compute == DType::F32 {
@@ -169,7 +158,7 @@ fn losses_of_routers_are_the_same_however_a_batch_is_divided() {
     }
 }
 
-/// How many labels count is a factor of the loss and of its gradient, and of nothing else.
+/// The number of labels that count is a factor of the loss and of its gradient, and of nothing else.
 #[test]
 fn labels_that_do_not_count_leave_the_losses_of_routers_alone() {
     let w = world();

@@ -5,7 +5,7 @@
 use crate::common::*;
 use crossweave_engine::{
     OffloadDevice, OffloadSpec, PipelineOrder, PipelineSpec, RankSpec, Recompute, ReduceGradients,
-    Rows, ZeroSpec, ZeroStage, dry_run, optimizers,
+    dry_run,
 };
 use crossweave_hal::DType;
 use crossweave_mesh::Axis;
@@ -33,28 +33,6 @@ impl Declares for Tokens {
 
 fn tokens(model: &ModelSpec, lora: Option<&Lora>, tp: u32) -> Tokens {
     Tokens(Cut(model.clone(), lora.cloned(), tp))
-}
-
-/// Rows of so many tokens.
-fn of_length(s: RankSpec, tokens: u64) -> RankSpec {
-    RankSpec {
-        rows: Rows::new(s.rows.batch, tokens),
-        ..s
-    }
-}
-
-/// Plain steps, so that a gradient that is missing a summand shows as it is.
-fn sgd(s: RankSpec) -> RankSpec {
-    let optimizer = optimizers::Optimizer::Sgd(optimizers::Sgd {
-        momentum: 0.9,
-        dampening: 0.0,
-        nesterov: false,
-    });
-    RankSpec {
-        optim: optimizers::ParamGroups::all(optimizer, 0.0),
-        clip: 0.0,
-        ..s
-    }
 }
 
 /// The models of the committed checkpoints that predict the next token, by their folders.
@@ -94,16 +72,6 @@ fn every_family_trains_on_pieces_of_its_rows_as_on_one_rank() {
         "bloom", "cohere", "falcon", "gemma2", "gpt2", "gpt_neox", "llama", "opt", "phi", "qwen3",
     ] {
         assert!(cut.contains(family), "{family} is not in {cut:?}");
-    }
-}
-
-fn staged(s: RankSpec, stage: u32) -> RankSpec {
-    RankSpec {
-        zero: ZeroSpec {
-            stage: ZeroStage::from_number(stage).unwrap(),
-            ..s.zero
-        },
-        ..s
     }
 }
 

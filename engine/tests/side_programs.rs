@@ -6,8 +6,8 @@ use crate::common::*;
 use crate::context::{rowwise, ways};
 use crate::experts::ExpertModel;
 use crossweave_engine::{
-    Engine, Error, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Rows, StateKind, ZeroSpec,
-    ZeroStage, side_programs,
+    Engine, Error, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Rows, StateKind,
+    side_programs,
 };
 use crossweave_hal::LocalKv;
 use crossweave_mesh::{Axis, AxisSet, Topology};
@@ -206,16 +206,6 @@ fn agrees(all: &[Rank], what: &str) {
     }
 }
 
-fn at_stage(s: RankSpec, stage: u32) -> RankSpec {
-    RankSpec {
-        zero: ZeroSpec {
-            stage: ZeroStage::from_number(stage).unwrap(),
-            ..s.zero
-        },
-        ..s
-    }
-}
-
 #[test]
 fn what_is_done_outside_the_step_is_what_was_announced() {
     let w = world();
@@ -224,7 +214,7 @@ fn what_is_done_outside_the_step_is_what_was_announced() {
             pipeline: Some(PipelineSpec::even(4, pp, PipelineOrder::OneFOneB)),
             ..s
         };
-        let of = |dp| at_stage(spec(dp, 2), stage);
+        let of = |dp| staged(spec(dp, 2), stage);
         agrees(&job(&w, &llama(2), &of(1)), "one rank");
         agrees(
             &job(&w, &gpt2(2, 0.0), &of(2)),
@@ -273,7 +263,7 @@ fn a_rank_that_would_leave_others_waiting_outside_the_step_is_named() {
     let w = world();
     let s = RankSpec {
         pipeline: Some(PipelineSpec::even(4, 2, PipelineOrder::OneFOneB)),
-        ..at_stage(spec(2, 2), 3)
+        ..staged(spec(2, 2), 3)
     };
     let mut all = job(&w, &gpt2(2, 0.0), &s);
     let mesh = all[0].spec.place.mesh();

@@ -3,8 +3,7 @@
 
 use crate::common::*;
 use crossweave_engine::{
-    OffloadDevice, OffloadSpec, PipelineOrder, PipelineSpec, RankSpec, Recompute, ZeroSpec,
-    ZeroStage,
+    OffloadDevice, OffloadSpec, PipelineOrder, PipelineSpec, RankSpec, Recompute,
 };
 use crossweave_hal::DType;
 use crossweave_nn::split::check;
@@ -30,20 +29,6 @@ fn checkpoints() -> BTreeMap<String, ModelSpec> {
                 .then_some((name, spec))
         })
         .collect()
-}
-
-fn sgd(s: RankSpec) -> RankSpec {
-    use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
-    let optimizer = Optimizer::Sgd(Sgd {
-        momentum: 0.9,
-        dampening: 0.0,
-        nesterov: false,
-    });
-    RankSpec {
-        optim: ParamGroups::all(optimizer, 0.0),
-        clip: 0.0,
-        ..s
-    }
 }
 
 /// The model with twice the heads, each as wide.
@@ -105,16 +90,6 @@ fn every_family_that_can_be_cut_trains_as_on_one_rank() {
     let all = "arcee bloom cohere cohere2 ernie4_5 exaone4 falcon gemma gemma2 gemma3_text glm glm4 gpt2 gpt_neox gptj granite \
                hunyuan_v1_dense llama ministral ministral3 mistral nemotron opt phi phi3 qwen2 qwen3 seed_oss smollm3 stablelm starcoder2";
     assert_eq!(cut, all.split_whitespace().collect());
-}
-
-fn staged(s: RankSpec, stage: u32) -> RankSpec {
-    RankSpec {
-        zero: ZeroSpec {
-            stage: ZeroStage::from_number(stage).unwrap(),
-            ..s.zero
-        },
-        ..s
-    }
 }
 
 /// Two layers of which 2 and 3 ranks have equal parts.

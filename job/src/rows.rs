@@ -25,20 +25,23 @@ impl Job {
                 "set it to 1",
             ));
         }
+        if self.source.teacher.is_some() {
+            return Err(JobError::refused(
+                "mesh.cp: a teacher reads whole rows beside the student",
+                "set it to 1",
+            ));
+        }
         let model = self.source.spec.model();
-        let teacher = self.source.teacher.iter().map(|t| t.spec.model());
         let mesh = &self.resolved.settings.mesh;
         let meeting = match mesh.cp_comm.as_str() {
             "a2a" => Meeting::Heads,
             _ => Meeting::Gather,
         };
-        for model in [model].into_iter().chain(teacher) {
-            if let Err(e) = split::context(model) {
-                return refused("cp", e);
-            }
-            if let Err(e) = split::meeting(model, [cp, tp], meeting == Meeting::Heads) {
-                return refused("cp_comm", e);
-            }
+        if let Err(e) = split::context(model) {
+            return refused("cp", e);
+        }
+        if let Err(e) = split::meeting(model, [cp, tp], meeting == Meeting::Heads) {
+            return refused("cp_comm", e);
         }
         let causal = split::is_causal(model);
         let layout = match mesh.cp_layout.as_str() {

@@ -209,6 +209,11 @@ impl Lowered {
         self.words.figures()
     }
 
+    /// Losses that a backward begins at: one, or two where the last unit gives figures of one beside it.
+    pub fn losses(&self) -> u64 {
+        1 + u64::from(!self.figures().is_empty())
+    }
+
     /// The word of the figures that the loss of this rank's micro-batch `m` is added to.
     pub fn loss_word(&self, m: usize) -> u64 {
         match self.spec.canonical {

@@ -1,7 +1,7 @@
 //! Rows whose tokens are cut over ranks (context parallelism): which tokens of a row a rank has, and how its queries meet the keys of the
 //! other ranks.
 
-use crossweave_mesh::{AxisSet, Place};
+use crossweave_mesh::{Axis, AxisSet, Place};
 
 /// The tokens of a row that each of the ranks has, along the axis that cuts rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -85,6 +85,17 @@ impl Runs {
             all => Runs { all },
         }
     }
+
+    /// Two runs of which the second follows on the first as one.
+    fn joined(self) -> Runs {
+        let [[from, a], [then, b]] = self.all;
+        match from + a == then {
+            true => Runs {
+                all: [[from, a + b], [then + b, 0]],
+            },
+            false => self,
+        }
+    }
 }
 
 impl Layout {
@@ -116,24 +127,9 @@ impl Layout {
     }
 }
 
-impl Runs {
-    /// Two runs of which the second follows on the first as one.
-    fn joined(self) -> Runs {
-        let [[from, a], [then, b]] = self.all;
-        match from + a == then {
-            true => Runs {
-                all: [[from, a + b], [then + b, 0]],
-            },
-            false => self,
-        }
-    }
-}
-
 /// The axes of a place whose ranks have the other tokens of its rows: context parallelism's, where it is longer than one.
 pub fn cut_at(place: &Place) -> AxisSet {
-    place
-        .among(crossweave_mesh::Axis::Cp)
-        .map_or(AxisSet::NONE, |g| g.axes)
+    place.among(Axis::Cp).map_or(AxisSet::NONE, |g| g.axes)
 }
 
 #[cfg(test)]

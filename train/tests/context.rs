@@ -137,6 +137,14 @@ fn what_cannot_be_cut_is_refused_by_key() {
         &["mesh.cp=2", "mesh.cp_layout=\"zigzag\"", bert],
         &["mesh.cp_layout", "sees both ways"],
     );
+    train(&s, "1", &[&PLAIN], "teacher");
+    let teacher = s.path("teacher").join("model");
+    let teacher = format!("distill={{\"teacher\": {teacher:?}}}");
+    refused(
+        "2",
+        &["mesh.cp=2", &teacher],
+        &["mesh.cp", "a teacher reads whole rows"],
+    );
     for (key, with) in [
         ("run.canonical_shards", "run.canonical_shards=2"),
         ("run.balance", "run.balance=\"1,2\""),

@@ -92,7 +92,7 @@ impl Engine {
     /// The gradients that a backward of unit `u` writes: of its own parameters, then of those it borrows; an empty view says that
     /// there is none. `wholes` are the flat gradients of the units that train, in the order in which `u` names them.
     pub(super) fn grads(&self, u: usize, wholes: &[Arc<Buffer>]) -> Tensors<Vec<Tensor>> {
-        let nothing = self.loss_grad()?;
+        let nothing = self.loss_gradient(0)?;
         let mut units: Vec<(usize, Option<&Arc<Buffer>>)> = vec![];
         let mut next = wholes.iter();
         for o in std::iter::once(u).chain(self.blocks.units[u].borrowed.iter().map(|(o, _)| *o)) {
@@ -121,22 +121,14 @@ impl Engine {
         Ok(own.chain(lent).collect())
     }
 
-    /// The gradient of the loss.
-    fn loss_grad(&self) -> Tensors<Tensor> {
-        self.seed(0)
-    }
-
     /// The gradients that the backward begins with: of the loss, and where the last unit gives figures of the loss beside it.
-    fn seeds(&self) -> Tensors<Vec<Option<Tensor>>> {
-        let losses = if self.lowered.figures().is_empty() {
-            1
-        } else {
-            2
-        };
-        (0..losses).map(|i| self.seed(i).map(Some)).collect()
+    fn loss_gradients(&self) -> Tensors<Vec<Option<Tensor>>> {
+        let each = 0..self.lowered.losses();
+        each.map(|i| self.loss_gradient(i).map(Some)).collect()
     }
 
-    fn seed(&self, i: u64) -> Tensors<Tensor> {
+    /// The gradient of the loss (0), or of the loss beside it (1).
+    fn loss_gradient(&self, i: u64) -> Tensors<Tensor> {
         let mut place = crossweave_program::Place::from(self.lowered.memory.seed);
         place.at += 4 * i;
         match self.machine.tensor(place, 1, DType::F32) {
@@ -156,7 +148,7 @@ impl Engine {
         let (tape, ins, outs) = self.values.saved(u, m)?;
         let douts = match self.values.grads[m].take() {
             Some(d) => d,
-            None => self.seeds()?,
+            None => self.loss_gradients()?,
         };
         self.values.flow[m].clear();
         let work = Work::Block(u, Part::Backward);

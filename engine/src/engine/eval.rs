@@ -198,7 +198,7 @@ impl Engine {
             .tokens(seq)
             .map_err(|e| self.error("uploading the batch", e))?;
         let rows = [batch, here];
-        let up = |ids: &[i32]| words(&mut cuts.own(ids, seq), &rows);
+        let up = |ids: &[i32]| words(&mut cuts.own(ids.iter().copied(), seq), &rows);
         // Text that is continued is one document.
         let documents = self
             .lowered
@@ -247,8 +247,8 @@ impl Engine {
                     .transpose()?,
                 positions: positions
                     .map(|d| {
-                        let whole: Vec<i32> = positions_of(&d, tokens, given, seq).collect();
-                        words(&mut cuts.own(&whole, seq), &rows)
+                        let all = positions_of(&d, tokens, given, seq);
+                        words(&mut cuts.own(all, seq), &rows)
                     })
                     .transpose()?,
                 run_segments: attention.map(by_run).transpose()?.unwrap_or_default(),
@@ -327,12 +327,7 @@ impl Engine {
             .compute
             .fill(one.all(), 1.0f32.to_bits() as u64, 4)?;
         let one = Some(Tensor::dense(Arc::new(one), 0, [1], DType::F32));
-        let losses = if self.lowered.figures().is_empty() {
-            1
-        } else {
-            2
-        };
-        let mut douts = vec![one; losses];
+        let mut douts = vec![one; self.lowered.losses() as usize];
         for (u, act) in acts.into_iter().enumerate().rev() {
             let Act::Saved(tape, ins, outs) = act else {
                 continue;

@@ -58,7 +58,7 @@ pub struct StepMetrics {
     pub experts: Option<ExpertFigures>,
 }
 
-/// How the routers of a model with experts did in a step: means over its layers, micro-batches and ranks.
+/// Figures of the routers of a model with experts in a step: means over its layers, micro-batches and ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ExpertFigures {
     /// The loss that is least where experts have equally many tokens, without its coefficient.

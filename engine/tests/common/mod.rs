@@ -1,11 +1,11 @@
 //! A training job on threads, for tests: what to run, and what came of it.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
+use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
     Axis, Devices, Dry, Engine, FileSettings, Files, Links, MicroBatch, OffloadDevice, OffloadSpec,
     OptimizerOffload, Place, RankLedger, RankSpec, ReduceGradients, Rows, StateKind, StepMetrics,
-    Topology, Units, ZeroSpec, dry_run, prepare,
+    Topology, Units, ZeroSpec, ZeroStage, dry_run, prepare,
 };
 use crossweave_hal::{
     Bootstrap, Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result,
@@ -198,6 +198,42 @@ pub fn by_step() -> ZeroSpec {
     ZeroSpec {
         reduce: ReduceGradients::Step,
         ..small_buckets()
+    }
+}
+
+/// The same at a ZeRO stage.
+pub fn staged(s: RankSpec, stage: u32) -> RankSpec {
+    RankSpec {
+        zero: ZeroSpec {
+            stage: ZeroStage::from_number(stage).unwrap(),
+            ..s.zero
+        },
+        ..s
+    }
+}
+
+/// The same with rows of so many tokens.
+pub fn of_length(s: RankSpec, tokens: u64) -> RankSpec {
+    RankSpec {
+        rows: Rows {
+            seq_len: tokens,
+            ..s.rows
+        },
+        ..s
+    }
+}
+
+/// The same with plain steps, so that a gradient that is missing a summand shows as it is.
+pub fn sgd(s: RankSpec) -> RankSpec {
+    let optimizer = Optimizer::Sgd(Sgd {
+        momentum: 0.9,
+        dampening: 0.0,
+        nesterov: false,
+    });
+    RankSpec {
+        optim: ParamGroups::all(optimizer, 0.0),
+        clip: 0.0,
+        ..s
     }
 }
 

@@ -71,7 +71,7 @@ struct Product {
     apart: usize,
 }
 
-/// `grouped_matmul`.
+/// The kernel of `grouped_matmul`: each group of rows times its own matrix.
 pub fn prepare(o: &OpRequest<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)> {
     arity(o, 4..=4)?;
     let p: NoParams = o.params()?;
@@ -153,7 +153,7 @@ struct Weights {
     threads: usize,
 }
 
-/// `grouped_matmul_dw`.
+/// The kernel of `grouped_matmul_dw`: for each group the product of its rows of both operands.
 pub fn prepare_dw(
     o: &OpRequest<'_>,
     threads: usize,

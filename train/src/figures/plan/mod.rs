@@ -49,7 +49,7 @@ pub struct Planned {
     pub params: u64,
     /// Those of them that a token goes through, where that is not all of them: of the experts of a layer some.
     pub active: Option<u64>,
-    /// Micro-batches of a step, sequences of each, and tokens of a sequence.
+    /// Micro-batches of a step, sequences of each, and tokens that a rank has of a sequence.
     pub batch: [u64; 3],
     /// The units of the model with their parameters.
     pub units: Vec<(String, u64)>,
@@ -245,7 +245,11 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
         ranks,
         params: dry.params,
         active: (idle > 0).then(|| dry.params.saturating_sub(idle)),
-        batch: [micro_batches, job.resolved.batch.micro, job.seq_len],
+        batch: [
+            micro_batches,
+            job.resolved.batch.micro,
+            job.seq_len / u64::from(job.resolved.mesh.length(Axis::Cp)),
+        ],
         units: units.collect(),
     })
 }

@@ -116,10 +116,11 @@ fn seconds_by_axis(traffic: &[AxisCalls], job: &JobFacts<'_>) -> (f64, f64) {
     (data, rest)
 }
 
-/// Floating-point operations of a rank in a step: tensor-parallel ranks have a part of each layer's products.
+/// Floating-point operations of a rank in a step: tensor-parallel ranks have a part of each layer's products, context-parallel ones of the tokens.
 fn flops(job: &JobFacts<'_>) -> f64 {
     let tokens = (job.batch * job.accumulation.micro_batches * job.seq) as f64;
-    job.model.flops_per_token(job.seq) * tokens / f64::from(job.mesh.length(Axis::Tp))
+    job.model.flops_per_token(job.seq) * tokens
+        / f64::from(job.mesh.length(Axis::Tp) * job.mesh.length(Axis::Cp))
 }
 
 /// Seconds of a step at each stage, for a rank of `params` trained elements and a `base` that stays as it is. A stage of a pipeline
