@@ -134,6 +134,10 @@ impl Groups for MeshGroups {
         Ok(())
     }
 
+    fn beside(&self) -> bool {
+        self.beside.is_some()
+    }
+
     fn settle(&self, run: &Run<'_>) -> Result<()> {
         let Some(beside) = self.beside.as_ref().filter(|b| !b.held.borrow().is_empty()) else {
             return Ok(());

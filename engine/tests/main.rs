@@ -1,6 +1,7 @@
 //! Every integration test of this crate in one program, so that the crate is linked once.
 
 mod accumulation;
+mod beside;
 mod boxes;
 mod calls;
 mod canonical;

@@ -125,7 +125,7 @@ fn said_groups(spec: &RankSpec, facts: &Facts) -> Vec<GroupKey> {
     let said = talks.flat_map(|t| t.forward.iter().chain(&t.backward));
     let group = |s: &Said| {
         let key = spec.place.among(s.axes)?;
-        let beside = s.moves.as_ref().is_some_and(|m| m.beside);
+        let beside = spec.zero.overlap && s.moves.as_ref().is_some_and(|m| m.beside);
         Some(if beside { key.on(Channel::Blocks) } else { key })
     };
     let all: BTreeSet<GroupKey> = said.filter_map(group).collect();

@@ -1,7 +1,7 @@
 //! The groups of ranks with which a block communicates: those of a rank alone, and those of a dry run.
 
 use crate::error::{Result, shape_error};
-use crate::exchange::{Exchange, Link, Said, check_exchange};
+use crate::exchange::{Exchange, Lane, Link, Said, check_exchange};
 use crate::{Run, Tensor};
 use crossweave_hal::abi::op;
 use crossweave_mesh::{Axis, Place};
@@ -19,6 +19,10 @@ pub trait Groups {
     /// # Errors
     /// What [`check_exchange`] refuses; the device.
     fn exchange(&self, run: &Run<'_>, on: &Link, all: &[Exchange<'_>]) -> Result<()>;
+    /// Returns true if something can be exchanged on [`crate::Lane::Beside`].
+    fn beside(&self) -> bool {
+        false
+    }
     /// Makes the block's stream wait for what was begun on [`crate::Lane::Beside`].
     ///
     /// # Errors
@@ -108,6 +112,8 @@ fn lone(on: &Link, sends: u64, expects: u64) -> Result<()> {
 pub struct Rehearsed {
     place: Place,
     said: RefCell<Vec<Said>>,
+    /// What travels beside the block until it waits, so that memory is held for as long as in a job.
+    travels: RefCell<Vec<Tensor>>,
 }
 
 impl Rehearsed {
@@ -116,6 +122,7 @@ impl Rehearsed {
         Rehearsed {
             place,
             said: RefCell::default(),
+            travels: RefCell::default(),
         }
     }
 
@@ -139,6 +146,19 @@ impl Groups for Rehearsed {
             let place = [self.at(on.axis), ranks];
             self.said.borrow_mut().extend(Said::of(on, place, all));
         }
+        if on.lane == Lane::Beside {
+            let touched = all.iter().flat_map(Exchange::touched).cloned();
+            self.travels.borrow_mut().extend(touched);
+        }
+        Ok(())
+    }
+
+    fn beside(&self) -> bool {
+        true
+    }
+
+    fn settle(&self, _: &Run<'_>) -> Result<()> {
+        self.travels.borrow_mut().clear();
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use crate::Tensor;
 use crate::block::Keep;
 use crate::env::Env;
 use crate::error::{Result, shape_error};
-use crate::ops::{OpNode, add};
+use crate::ops::{OpNode, add, comm, linear};
 use crossweave_hal::abi::op;
 
 /// A value of the block being run.
@@ -131,6 +131,9 @@ impl Tape {
             vals: self.vals,
             grads: (0..n).map(|_| None).collect(),
             parts: (0..n).map(|_| None).collect(),
+            coming: None,
+            put_off: None,
+            later: vec![],
         };
         for (v, d) in outs.iter().zip(douts) {
             if let Some(d) = d {
@@ -143,6 +146,9 @@ impl Tape {
             for v in node.outputs().into_iter().flatten() {
                 b.vals[v.0 as usize].tensor = None;
                 b.grads[v.0 as usize] = None;
+            }
+            if let (Some(dy), OpNode::Linear(product)) = (b.put_off.take(), node) {
+                b.later.push((product, dy));
             }
         }
         Ok(ins.iter().map(|v| b.grads[v.0 as usize].take()).collect())
@@ -157,6 +163,72 @@ pub(crate) struct Back<'a, 'e> {
     /// For values that were split: the memory their slices' gradients are written into. Apart from `grads`, because a value may also be
     /// used whole, and that gradient must be added to, not overwritten.
     parts: Vec<Option<Tensor>>,
+    /// A value that is being gathered once more, and its pieces, which are not read before [`Back::arrive`].
+    coming: Option<(Var, Tensor)>,
+    /// The gradient of the output of a product whose weight's gradient is put off.
+    put_off: Option<Tensor>,
+    /// Products whose weights' gradients are made while the gradient of their input travels, each with that of its output.
+    later: Vec<(linear::Node, Tensor)>,
+}
+
+/// Products beside what ranks exchange. The weight's gradient of a product whose input is the same, or gathered, on the ranks of an axis needs neither
+/// the sum of the input's gradient over them nor to be there before it: the input's gradient is made first, while the input itself is gathered once
+/// more, and the weight's while that gradient is summed (the order of Megatron-LM's `LinearWithGradAccumulationAndAsyncCommunication`).
+impl Back<'_, '_> {
+    /// Puts off the gradient of a product's weight, where what its input came from exchanges the input's gradient and can do so beside it.
+    pub fn puts_off(&mut self, x: Var, dy: &Tensor, nodes: &[OpNode]) -> Result<bool> {
+        let Some(from) = self.exchanged(x, nodes) else {
+            return Ok(false);
+        };
+        let held = self.vals[x.0 as usize].tensor.is_some();
+        match self.coming {
+            // One value travels at a time; behind its own transition nothing could make it again.
+            Some((v, _)) if v != x => _ = self.val(x, nodes)?,
+            None if !held => {
+                let piece = self.val(from.x, nodes)?;
+                self.coming = Some((x, from.begin(self.env, &piece)?));
+            }
+            _ => {}
+        }
+        self.put_off = Some(dy.clone());
+        Ok(true)
+    }
+
+    /// The transition that made a value, where it exchanges the value's gradient beside products.
+    fn exchanged<'n>(&self, x: Var, nodes: &'n [OpNode]) -> Option<&'n comm::Node> {
+        match nodes.get(self.vals[x.0 as usize].producer as usize) {
+            Some(OpNode::Transition(n)) if n.sums_back(self.env) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// Is there a product that waits for `x` to travel?
+    pub fn waits(&self, x: Var) -> bool {
+        self.later.iter().any(|(product, _)| product.x == x)
+    }
+
+    /// Puts a value together whose pieces are coming.
+    pub fn arrive(&mut self, from: &comm::Node) -> Result<()> {
+        if let Some((v, pieces)) = self.coming.take_if(|(v, _)| *v == from.out) {
+            let whole = from.finish(self.env, pieces)?;
+            self.vals[v.0 as usize].tensor = Some(whole);
+        }
+        Ok(())
+    }
+
+    /// Makes the gradients of weights that were put off for `x`, in the order of their products.
+    pub fn catch_up(&mut self, x: Var, nodes: &[OpNode]) -> Result<()> {
+        let (now, rest) = std::mem::take(&mut self.later)
+            .into_iter()
+            .partition(|(product, _)| product.x == x);
+        self.later = rest;
+        let now: Vec<(linear::Node, Tensor)> = now;
+        for (product, dy) in now {
+            let of = self.val(x, nodes)?;
+            product.weights(self.env, &of, &dy)?;
+        }
+        Ok(())
+    }
 }
 
 impl Back<'_, '_> {
@@ -166,6 +238,12 @@ impl Back<'_, '_> {
             return Ok(t.clone());
         }
         let producer = self.vals[v.0 as usize].producer as usize;
+        if let Some(OpNode::Transition(from)) = nodes.get(producer) {
+            self.arrive(from)?;
+            if let Some(t) = &self.vals[v.0 as usize].tensor {
+                return Ok(t.clone());
+            }
+        }
         let Some(node) = nodes.get(producer) else {
             return shape_error(format!(
                 "backward: value {} is gone and nothing can rebuild it",

@@ -18,7 +18,7 @@ use super::OpNode;
 use super::add::copy;
 use crate::env::Env;
 use crate::error::{Result, shape_error};
-use crate::exchange::{Exchange, Link};
+use crate::exchange::{Exchange, Lane, Link};
 use crate::rows::Layout;
 use crate::spmd::Ty;
 use crate::tape::{Back, Origin, Var};
@@ -238,11 +238,17 @@ impl Move<'_, '_> {
         self.all_reduce(&y)?;
         Ok(y)
     }
-    fn gathered(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
+    /// The pieces of a dim of all ranks, one behind the other.
+    fn pieces(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
         let (shape, x) = (self.whole(x.shape(), dim)?, self.dense(x)?);
         let y = self.env.run.empty(shape, x.dtype())?;
         let (send, recv) = (&x, &y);
         self.exchange(&[Exchange::AllGather { send, recv }])?;
+        Ok(y)
+    }
+    fn gathered(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
+        let y = self.pieces(x, dim)?;
+        let shape = *y.shape();
         self.unpacked(y, shape, dim)
     }
     fn scattered(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
@@ -299,6 +305,37 @@ impl Node {
             link: Link { again, ..link },
         }
     }
+    /// The same on the lane beside the block's kernels.
+    fn beside<'a, 'e>(&self, env: &'a Env<'e>, again: bool) -> Move<'a, 'e> {
+        let mut to = self.at(env, again);
+        to.link.lane = Lane::Beside;
+        to
+    }
+
+    /// Is the gradient of its output summed over ranks, and can that be done beside products?
+    pub fn sums_back(&self, env: &Env<'_>) -> bool {
+        let sums = matches!(self.kind, Kind::Enter | Kind::Gather { .. });
+        sums && env.groups.beside() && env.groups.size(self.axis) > 1
+    }
+
+    /// Begins to make the output of a gather once more; [`Node::finish`] takes the pieces.
+    pub fn begin(&self, env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
+        match self.kind {
+            Kind::Gather { dim, .. } => self.beside(env, true).pieces(x, dim),
+            _ => self.rerun(env, x),
+        }
+    }
+    /// The output of a gather, of pieces that have come by now.
+    pub fn finish(&self, env: &Env<'_>, pieces: Tensor) -> Result<Tensor> {
+        env.groups.settle(env.run)?;
+        match self.kind {
+            Kind::Gather { dim, .. } => {
+                let shape = *pieces.shape();
+                self.at(env, true).unpacked(pieces, shape, dim)
+            }
+            _ => Ok(pieces),
+        }
+    }
 
     /// Makes the output of a gather once more.
     pub fn rerun(&self, env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
@@ -311,11 +348,16 @@ impl Node {
         }
     }
 
-    pub fn backward(&self, b: &mut Back<'_, '_>) -> Result<()> {
+    pub fn backward(&self, b: &mut Back<'_, '_>, nodes: &[OpNode]) -> Result<()> {
+        b.arrive(self)?;
         let Some(dy) = b.take(self.out) else {
-            return Ok(());
+            return b.catch_up(self.out, nodes);
         };
-        let to = self.at(b.env, false);
+        let (env, waits) = (b.env, b.waits(self.out));
+        let to = match waits {
+            true => self.beside(env, false),
+            false => self.at(env, false),
+        };
         let dx = match self.kind {
             _ if to.ranks() == 1 => dy,
             Kind::Reduce => dy,
@@ -330,6 +372,10 @@ impl Node {
             Kind::AllToAll { split, join } => to.exchanged(&dy, join, split)?,
             Kind::Shift { by } => to.shifted(&dy, -by)?,
         };
+        if waits {
+            b.catch_up(self.out, nodes)?;
+            env.groups.settle(env.run)?;
+        }
         b.give(self.x, dx)
     }
 }

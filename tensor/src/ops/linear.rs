@@ -235,18 +235,20 @@ impl Node {
             return Ok(());
         };
         let env = b.env;
-        let x = b.val(self.x, nodes)?;
-        let (dy2, x2) = (dy.rows(), x.rows());
-        // dW first: it is the last reader of x, and dx may then reuse cache.
-        self.weight_grads(env, &x2, &dy2)?;
-        self.bias_grads(env, &dy2)?;
+        let dy2 = dy.rows();
+        // dW first: it is the last reader of x, and dx may then reuse cache. Where dx travels, dW is made meanwhile.
+        if !(self.learns(env) && b.puts_off(self.x, &dy, nodes)?) {
+            let x = b.val(self.x, nodes)?;
+            self.weights(env, &x, &dy)?;
+        }
+        let (shape, dtype) = b.meta(self.x);
         // dx adds to a gradient that is already there, unless others look at its bytes.
         let old = b.take(self.x);
         let (dx, add) = match old {
             Some(t) if t.is_unique() && t.shape().rank() > 0 => (t, true),
             Some(t) => {
                 b.give(self.x, t)?;
-                (env.run.empty(*x.shape(), x.dtype())?, false)
+                (env.run.empty(shape, dtype)?, false)
             }
             None => (b.dest(self.x)?, false),
         };
@@ -264,6 +266,17 @@ impl Node {
             add = true;
         }
         b.give(self.x, dx)
+    }
+
+    /// Has it a weight whose gradient is wanted?
+    fn learns(&self, env: &Env<'_>) -> bool {
+        self.w.iter().any(|p| env.grads.wants(p.0 as usize))
+    }
+
+    /// The gradients of its weights and biases, of its input and the gradient of its output.
+    pub(crate) fn weights(&self, env: &Env<'_>, x: &Tensor, dy: &Tensor) -> Result<()> {
+        self.weight_grads(env, &x.rows(), &dy.rows())?;
+        self.bias_grads(env, &dy.rows())
     }
 
     /// One product when the gradients lie end to end and are written alike, else one a part; frozen parts are left out.

@@ -79,7 +79,7 @@ impl OpNode {
             OpNode::Dropout(n) => n.backward(b),
             OpNode::Add(n) => n.backward(b),
             OpNode::Xent(n) => n.backward(b, nodes),
-            OpNode::Transition(n) => n.backward(b),
+            OpNode::Transition(n) => n.backward(b, nodes),
             OpNode::Experts(n) => n.backward(b, nodes),
             OpNode::Balance(n) => n.backward(b, nodes),
             OpNode::Custom(n) => n.backward(b, nodes),
