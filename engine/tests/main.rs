@@ -14,6 +14,7 @@ mod experts;
 mod gradient_types;
 mod graphs;
 mod host_updates;
+mod known_faults;
 mod labels;
 mod ledgers;
 mod lora;
