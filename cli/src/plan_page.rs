@@ -57,6 +57,9 @@ fn write(o: &mut String, file: &str, planned: &Planned) -> Result {
     if let Some(v) = &rank.vocabulary {
         vocabulary(o, v)?;
     }
+    if let Some(note) = &planned.note {
+        writeln!(o, "note: {note}")?;
+    }
     if let Some(p) = pipeline {
         writeln!(o, "\n{}", pipeline_line(&p.pipeline))?;
         stages(o, &p.stages)?;
@@ -157,6 +160,17 @@ fn traffic(o: &mut String, rank: &RankFigures) -> Result {
             a.calls,
             Size(a.bytes)
         )?;
+        if let [_, _, ..] = a.parts[..] {
+            for p in &a.parts {
+                writeln!(
+                    o,
+                    "    {:<20} {:>14} {:>14}",
+                    p.what,
+                    p.calls,
+                    Size(p.bytes)
+                )?;
+            }
+        }
     }
     Ok(())
 }

@@ -1,15 +1,18 @@
-//! `crossweave probe`: logits, loss and gradients of a model for given tokens, written to a file.
+//! `crossweave probe`: logits, loss and gradients of a model for given tokens, on one rank or gathered from a mesh, written to a file.
 
 use crate::args::{ProbeArgs, ProbeType};
 use crate::error::Result;
-use crate::figures::probe::{Probe, probe};
+use crate::figures::probe::{OverMesh, Probe, probe, probe_over};
 use crate::say::say;
+use crate::screen::Screen;
 use crate::surroundings::Surroundings;
 use crate::train_error::TrainError;
 use crossweave_checkpoint::{TensorOut, write_safetensors};
+use crossweave_data::Remark;
 use crossweave_hal::DType;
 use crossweave_report::whole;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Runs the command.
 ///
@@ -25,7 +28,23 @@ pub fn run(args: &ProbeArgs, around: &Surroundings) -> Result<()> {
         },
         backend: (&args.backend).into(),
     };
-    let found = probe(&what, around, |r| eprintln!("{r}"))?;
+    let remark = |r: &Remark| eprintln!("{r}");
+    let alone = args.ranks.is_none() && args.sets.is_empty();
+    let found = match alone {
+        true => Some(probe(&what, around, remark)?),
+        false => {
+            let over = OverMesh {
+                ranks: args.ranks.clone(),
+                sets: args.sets.clone(),
+                events: Arc::new(Screen::default()),
+            };
+            probe_over(&what, &over, around, remark)?
+        }
+    };
+    // The process of rank 0 has it.
+    let Some(found) = found else {
+        return Ok(());
+    };
     write(&args.out, found.tensors)?;
     let [b, t, vocab] = found.logits;
     say!(

@@ -63,10 +63,24 @@ fn cut_layers_are_named_by_train_and_plan() {
     shows(&said, &["each layer and the vocabulary over 2 ranks"]);
     s.ok(&["report", "shown"]);
     let plan = |more: &[&str]| s.ok(&[&["plan"], &cut[..], more].concat());
+    let parts = [
+        "    layers",
+        "    table",
+        "    head",
+        "    loss",
+        "    gradients",
+    ];
     shows(&plan(&[]), &["the ranks of mesh.tp have a part each"]);
+    shows(&plan(&["--set", "data.seq_len=16"]), &parts);
+    let off = "note: mesh.sequence_parallel is off";
+    assert!(!plan(&["--set", "data.seq_len=16"]).contains(off));
+    shows(&plan(&["--set", "data.seq_len=15"]), &[off]);
     // A teacher's logits stand beside all of the student's.
     let teacher = ["--set", "distill={\"teacher\": \"shown/model\"}"];
-    shows(&plan(&teacher), &["each have all"]);
+    shows(
+        &plan(&teacher),
+        &["each have all", off, "a teacher reads whole rows"],
+    );
 }
 
 /// On a processor no time is given, and the page says why.

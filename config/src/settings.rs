@@ -293,6 +293,7 @@ pub enum SequenceParallel {
     Asked(Auto),
 }
 
+/// What a resolved config that lacks the key did: it is from before there was one.
 impl Default for SequenceParallel {
     fn default() -> SequenceParallel {
         SequenceParallel::Set(false)

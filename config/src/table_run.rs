@@ -51,7 +51,7 @@ const MESH: Table = Table {
         ).free().words(&["num_gpus", "world_size", "data_parallel_size", "mesh.data"])
         .auto(),
         int("tp", 1, "1", "tensor-parallel ranks").free().names(&[Name::Elsewhere("tensor_parallel.autotp_size")]).words(&["tensor_parallel_size", "tensor_model_parallel_size", "tp_size", "mesh.tensor"]),
-        forms("sequence_parallel", &SEQUENCE_PARALLEL, "false").free(),
+        forms("sequence_parallel", &SEQUENCE_PARALLEL, "\"auto\"").free(),
         int(
             "pp",
             1,

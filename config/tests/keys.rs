@@ -2,7 +2,7 @@
 //! the program.
 
 use crossweave_config::schema::{Default, Field, Kind, Table};
-use crossweave_config::{Config, Problem, ROOT};
+use crossweave_config::{Auto, Config, Mesh, Problem, ROOT, SequenceParallel};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -435,4 +435,33 @@ fn adapters_are_put_where_peft_puts_them() {
             None => assert!(none.contains(&family.name), "{}: {none:?}", family.name),
         }
     }
+}
+
+/// Without the key tokens are cut where they can be; a record of before there was one says that they were not.
+#[test]
+fn tokens_are_cut_where_they_can_be_unless_the_config_says_otherwise() {
+    let of = |mesh: &str| {
+        let text = BASES[0].replacen('{', &format!("{{\"mesh\": {mesh}, "), 1);
+        let config = Config::load("t.json", text, &[]).unwrap();
+        config.resolve(2).unwrap().settings.mesh.sequence_parallel
+    };
+    let auto = SequenceParallel::Asked(Auto::Auto);
+    assert_eq!(of("{}"), auto);
+    assert_eq!(of("{\"tp\": 2}"), auto);
+    assert_eq!(of("{\"tp\": 2, \"sequence_parallel\": \"auto\"}"), auto);
+    for set in [true, false] {
+        let given = of(&format!("{{\"tp\": 2, \"sequence_parallel\": {set}}}"));
+        assert_eq!(given, SequenceParallel::Set(set));
+    }
+    let mut record = json!(
+        Config::load("t.json", BASES[0], &[])
+            .unwrap()
+            .resolve(1)
+            .unwrap()
+            .settings
+    );
+    let mesh = record["mesh"].as_object_mut().unwrap();
+    assert_eq!(mesh.remove("sequence_parallel"), Some(json!("auto")));
+    let read: Mesh = serde_json::from_value(record["mesh"].clone()).unwrap();
+    assert_eq!(read.sequence_parallel, SequenceParallel::Set(false));
 }

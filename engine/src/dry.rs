@@ -8,8 +8,8 @@ use crossweave_mesh::AxisSet;
 use crossweave_plan::{Facts, Moves, Peer, Plan, Said, UnitFacts, UnitTalk};
 use crossweave_planner::{Dry, Lowered, RankSpec, Units, numel};
 use crossweave_tensor::{
-    Batch, Check, Cx, Env, Flow, GradSink, Keep, KernelCache, Lane, ParamDecl, Rehearsed, RngKey,
-    Run, Spmd, Tensor, Ty, TypedParam, UnitDecl,
+    Batch, Check, Cx, Env, Flow, GradSink, Group, Keep, KernelCache, Lane, ParamDecl, Rehearsed,
+    RngKey, Run, Split, Spmd, Tensor, Ty, TypedParam, UnitDecl,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -278,6 +278,21 @@ fn sums_of_summands(unit: &UnitDecl) -> Vec<Said> {
     said.into_iter().collect()
 }
 
+/// Elements of a unit that are trained on the rank that has the most of them: the first.
+fn most_elements(unit: &UnitDecl) -> u64 {
+    let most = |p: &ParamDecl| match &p.split {
+        Split::Along { axis, dim, .. } => {
+            let ranks = unit.place.length(*axis).into();
+            let size = p.shape.dims().get(usize::from(*dim)).copied();
+            let size = size.unwrap_or(1).max(1);
+            p.shape.numel() / size * size.div_ceil(ranks)
+        }
+        Split::Whole => p.shape.numel(),
+    };
+    let trained = unit.params.iter().filter(|p| p.group != Group::Base);
+    trained.map(most).sum()
+}
+
 /// The same with who shares the unit.
 fn shared(unit: &UnitDecl, talk: UnitTalk) -> UnitTalk {
     UnitTalk {
@@ -285,6 +300,7 @@ fn shared(unit: &UnitDecl, talk: UnitTalk) -> UnitTalk {
         parts: unit.params.iter().any(|p| !p.held.part.is_whole()),
         reduction: sums_of_summands(unit),
         each_reduction: unit.has_uneven_parts(),
+        most: unit.has_uneven_parts().then(|| most_elements(unit)),
         ..talk
     }
 }

@@ -1,19 +1,27 @@
 //! Communication inside blocks: what a block exchanges over an axis goes to the group of the mesh there.
 
-use crossweave_hal::{Collective, Device, Event, Reduce, Stream};
+use crossweave_hal::{Collective, CommTag, Device, Event, Reduce, Stream};
 use crossweave_mesh::{Axis, Channel, GroupKey, Mesh};
 use crossweave_tensor::{
     Exchange, Groups, Lane, Link, Result, Run, Tensor, check_exchange, shape_error,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
-/// The tag of the ledger for all that blocks exchange.
-const TAG: &str = "activation";
+/// The tag of the ledger for what layers exchange.
+const LAYERS: CommTag = "activation";
+/// The same for the first unit of a model, which looks up tokens, and for the last, which makes logits.
+const ENDS: [CommTag; 2] = ["table", "head"];
+/// The same for the loss over rows of the vocabulary that ranks have.
+const LOSS: CommTag = "loss";
+/// The op of a block that sums that loss.
+const LOSS_OP: &str = "cross_entropy";
 
 /// The groups of one rank's mesh, for the blocks it runs. Each axis a block communicates on must be a group of the mesh; what it exchanges
 /// on [`Lane::Beside`] has a communicator of its own ([`Channel::Blocks`]).
 pub struct MeshGroups {
     mesh: RefCell<Mesh>,
+    /// What blocks exchange something for at the moment.
+    about: Cell<CommTag>,
     beside: Option<Beside>,
 }
 
@@ -31,6 +39,7 @@ impl MeshGroups {
     pub fn new(mesh: Mesh) -> MeshGroups {
         MeshGroups {
             mesh: RefCell::new(mesh),
+            about: Cell::new(LAYERS),
             beside: None,
         }
     }
@@ -51,6 +60,22 @@ impl MeshGroups {
             }),
             ..MeshGroups::new(mesh)
         })
+    }
+
+    /// From now on the block of unit `u` of so many communicates.
+    pub fn serve(&self, u: usize, units: usize) {
+        self.about.set(match u {
+            0 => ENDS[0],
+            u if u + 1 == units => ENDS[1],
+            _ => LAYERS,
+        });
+    }
+
+    fn tag(&self, on: &Link) -> CommTag {
+        match on.op {
+            LOSS_OP => LOSS,
+            _ => self.about.get(),
+        }
     }
 
     /// The mesh, for everything blocks do not do.
@@ -116,7 +141,8 @@ impl Groups for MeshGroups {
         let members: Vec<Collective<'_>> = all.iter().map(collective).collect();
         let mut mesh = self.mesh.borrow_mut();
         if on.lane == Lane::Compute {
-            mesh.group(on.axis)?.group(run.stream(), &members, TAG)?;
+            mesh.group(on.axis)?
+                .group(run.stream(), &members, self.tag(on))?;
             return Ok(());
         }
         let Some(beside) = &self.beside else {
@@ -130,7 +156,7 @@ impl Groups for MeshGroups {
         beside.stream.wait(&beside.began)?;
         let read = all.iter().flat_map(Exchange::touched).cloned();
         beside.held.borrow_mut().extend(read);
-        group.group(&beside.stream, &members, TAG)?;
+        group.group(&beside.stream, &members, self.tag(on))?;
         Ok(())
     }
 

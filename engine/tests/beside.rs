@@ -43,7 +43,7 @@ fn said(o: &Outcome) -> Vec<[u64; 2]> {
         let all = l
             .collectives
             .iter()
-            .filter(|c| c.group == "tp" && c.tag == "activation");
+            .filter(|c| c.group == "tp");
         all.fold([0; 2], |[n, calls], c| {
             [n + c.wire_elements, calls + c.calls]
         })

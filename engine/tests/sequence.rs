@@ -19,7 +19,7 @@ use std::path::Path;
 const STEPS: u64 = 3;
 
 /// The same model with the tokens of its hidden states cut over the ranks that share its layers.
-struct Tokens(Cut);
+pub struct Tokens(Cut);
 
 impl Declares for Tokens {
     fn declare(&self) -> Vec<UnitDecl> {
@@ -31,7 +31,7 @@ impl Declares for Tokens {
     }
 }
 
-fn tokens(model: &ModelSpec, lora: Option<&Lora>, tp: u32) -> Tokens {
+pub fn tokens(model: &ModelSpec, lora: Option<&Lora>, tp: u32) -> Tokens {
     Tokens(Cut(model.clone(), lora.cloned(), tp))
 }
 
@@ -76,7 +76,7 @@ fn every_family_trains_on_pieces_of_its_rows_as_on_one_rank() {
 }
 
 /// Two layers of which 2 and 3 ranks have equal parts, of vocabularies that neither divides.
-fn models(dropout: f64) -> [ModelSpec; 2] {
+pub fn models(dropout: f64) -> [ModelSpec; 2] {
     let sizes = [("n_head", 6), ("n_embd", 24), ("n_inner", 48)];
     let gated = [
         ("num_attention_heads", 12),
@@ -228,10 +228,9 @@ fn layers_say_what_the_paper_counts() {
         let rows = s.rows.batch * s.rows.seq_len;
         let got = train(&w, &tokens(model, None, tp), &cut_over(s, tp), STEPS);
         for l in &got.ledgers {
-            let of = l
-                .collectives
-                .iter()
-                .filter(|c| c.group == "tp" && c.tag == "activation");
+            let of = l.collectives.iter().filter(|c| {
+                c.group == "tp" && ["activation", "table", "head", "loss"].contains(&&*c.tag)
+            });
             let sent: u64 = of.map(|c| c.wire_elements).sum();
             let times = STEPS * u64::from(micro);
             let wire = rows * width * u64::from(tp - 1) / u64::from(tp);
@@ -275,5 +274,55 @@ fn a_sum_over_tokens_that_is_missing_or_made_twice_is_named() {
             }
         }
         assert!(marked > 4, "{marked}");
+    }
+}
+
+/// A layer keeps (32sbh + 4abs)/t bytes in 16 bits and the statistics of its norms (Korthikanti et al., §4.2: 34sbh/t, with attention that stores no
+/// scores), and at the most t ranks hold a t-th of what one does and whole hidden states that are under way in one layer: an input that is gathered, what is
+/// scattered, and their packed copies.
+#[test]
+fn ranks_hold_their_part_of_one_ranks_activations() {
+    let w = world();
+    let null = w.null.open(0).unwrap();
+    let [a, h, s, b] = [6, 96, 66, 4];
+    let sizes = [
+        ("n_head", a),
+        ("n_embd", h),
+        ("n_inner", 4 * h),
+        ("n_positions", s),
+        ("vocab_size", 402),
+    ];
+    let model = with(&gpt2(3, 0.1), &sizes);
+    let job = |recompute| RankSpec {
+        compute: DType::Bf16,
+        recompute,
+        ..of_length(spec(1, (GLOBAL / b) as u32), s)
+    };
+    for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+        let alone = train(&w, &model, &job(recompute), 1);
+        let most = |o: &Outcome| {
+            o.ledgers
+                .iter()
+                .map(|l| l.memory.tags["activation"].peak)
+                .max()
+        };
+        let one = most(&alone).unwrap();
+        for tp in [2, 3] {
+            let cut = tokens(&model, None, tp);
+            let spec = cut_over(job(recompute), tp);
+            let units = placed(cut.declare(), &spec);
+            let dry = dry_run(&null, &units, DType::Bf16, b, s).unwrap();
+            let statistics = 2 * 2 * 4 * b * s;
+            let formula = (32 * s * b * h + 4 * a * b * s + statistics) / u64::from(tp);
+            let kept = dry.units[1].saved_all;
+            assert!(kept <= formula, "tp {tp}: {kept} of {formula}");
+            let got = train(&w, &cut, &spec, 1);
+            let held = most(&got).unwrap();
+            let under_way = 5 * 2 * s * b * h;
+            assert!(
+                held <= one / u64::from(tp) + under_way,
+                "tp {tp}, {recompute:?}: {held}, one rank {one}"
+            );
+        }
     }
 }

@@ -54,6 +54,8 @@ pub struct UnitTalk {
     pub owners: Option<(AxisSet, u32)>,
     /// A rank holds a part of some of its parameters, and other ranks the rest.
     pub parts: bool,
+    /// Elements that are trained on the rank that has the most, where these ranks have parts of different sizes: by it all of them choose alike.
+    pub most: Option<u64>,
     /// Inside its forward, and again where that is recomputed.
     pub forward: Vec<Said>,
     /// Inside its backward.

@@ -161,7 +161,7 @@ impl Run {
 }
 
 /// `run.comm_timeout_s`; what is beyond any clock is for ever.
-fn comm_timeout(seconds: f64) -> Duration {
+pub fn comm_timeout(seconds: f64) -> Duration {
     let forever = Duration::from_secs(u32::MAX.into());
     let asked = Duration::try_from_secs_f64(seconds).unwrap_or(forever);
     asked.clamp(Duration::from_millis(1), forever)

@@ -195,7 +195,7 @@ fn announce<'a>(
 }
 
 /// In which order sums over islands add.
-fn order(r: &Resolved) -> IslandOrder {
+pub fn order(r: &Resolved) -> IslandOrder {
     match r.settings.collectives.order {
         ReduceOrder::Rank => IslandOrder::Rank,
         ReduceOrder::Plan => IslandOrder::Plan,
@@ -203,9 +203,39 @@ fn order(r: &Resolved) -> IslandOrder {
 }
 
 /// The islands of a job, where it has more than one.
-fn islands_of(all: Vec<u32>, order: IslandOrder) -> Option<Islands> {
+pub fn islands_of(all: Vec<u32>, order: IslandOrder) -> Option<Islands> {
     let several = all.iter().any(|k| *k != all[0]);
     several.then(|| Islands::new(&all, order))
+}
+
+/// The back ends of the ranks of all processes, and the islands that they form, where there are several.
+///
+/// # Errors
+/// A process that has failed.
+pub fn meet(
+    p: &Processes,
+    (local_ranks, own): (&LocalRanks, &[Computes]),
+    order: IslandOrder,
+) -> Result<(Vec<Computes>, Option<Islands>)> {
+    let own = serde_json::json!({"islands": local_ranks.islands(), "computes": own});
+    let (mut all, mut computes) = (vec![], vec![]);
+    for bytes in p.call("islands", own.to_string().as_bytes())? {
+        let said = serde_json::from_slice::<Said>(&bytes).map_err(|e| {
+            let what =
+                format!("a process says what computes its ranks in words of another version: {e}");
+            TrainError::refused(what, "run the same build in every process")
+        })?;
+        let base = all.iter().max().map_or(0, |k| k + 1);
+        all.extend(said.islands.iter().map(|k| base + k));
+        for c in said.computes {
+            c.join(&mut computes);
+        }
+    }
+    let islands = match p.process_map.is_single() {
+        true => None,
+        false => islands_of(all, order),
+    };
+    Ok((computes, islands))
 }
 
 impl Run {
@@ -215,26 +245,8 @@ impl Run {
     /// # Errors
     /// A process that has failed.
     pub fn rendezvous(&mut self, p: &Processes) -> Result<()> {
-        let own =
-            serde_json::json!({"islands": self.local_ranks.islands(), "computes": self.computes});
-        let (mut all, mut computes) = (vec![], vec![]);
-        for bytes in p.call("islands", own.to_string().as_bytes())? {
-            let said = serde_json::from_slice::<Said>(&bytes).map_err(|e| {
-                let what = format!(
-                    "a process says what computes its ranks in words of another version: {e}"
-                );
-                TrainError::refused(what, "run the same build in every process")
-            })?;
-            let base = all.iter().max().map_or(0, |k| k + 1);
-            all.extend(said.islands.iter().map(|k| base + k));
-            for c in said.computes {
-                c.join(&mut computes);
-            }
-        }
-        self.computes = computes;
-        if !p.process_map.is_single() {
-            self.islands = islands_of(all, order(&self.job.resolved));
-        }
+        let own = (&self.local_ranks, &*self.computes);
+        (self.computes, self.islands) = meet(p, own, order(&self.job.resolved))?;
         Ok(())
     }
 

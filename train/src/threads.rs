@@ -180,6 +180,28 @@ impl Drop for Threads {
     }
 }
 
+/// Records the failure of a rank of `here` in this process, and tells the other processes.
+pub fn failed(shared: &Shared, voice: Option<&Voice>, (rank, here): (u32, usize), e: TrainError) {
+    // The death of a process breaks its peers' collectives before the news of it comes.
+    let follows = voice.filter(|_| e.may_follow(rank));
+    if let Some(cause) = follows.and_then(Voice::cause) {
+        return shared.fail(TrainError::elsewhere(&cause));
+    }
+    let Some(voice) = voice else {
+        return shared.fail(e);
+    };
+    let words = e.to_string();
+    let e = TrainError::on_rank(rank, e);
+    let (said, news, lost) = (e.to_string(), !e.is_secondary(), e.is_lost());
+    shared.fail(e);
+    match here {
+        _ if !news => {}
+        1 => voice.print_failure(&said),
+        // The other ranks of this process may take a while, and the others see already that this one is gone.
+        _ => voice.report(rank, &said, (&words, lost)),
+    }
+}
+
 /// The thread of a rank.
 fn one(
     run: &Run,
@@ -188,26 +210,8 @@ fn one(
     rank: u32,
     (orders, report): (&Receiver<Order>, &Sender<(u32, Report)>),
 ) {
-    let fail = |e: TrainError| {
-        // The death of a process breaks its peers' collectives before the news of it comes.
-        let follows = voice.filter(|_| e.may_follow(rank));
-        if let Some(cause) = follows.and_then(Voice::cause) {
-            return shared.fail(TrainError::elsewhere(&cause));
-        }
-        let Some(voice) = voice else {
-            return shared.fail(e);
-        };
-        let words = e.to_string();
-        let e = TrainError::on_rank(rank, e);
-        let (said, news, lost) = (e.to_string(), !e.is_secondary(), e.is_lost());
-        shared.fail(e);
-        match run.local_ranks.here().len() {
-            _ if !news => {}
-            1 => voice.print_failure(&said),
-            // The other ranks of this process may take a while, and the others see already that this one is gone.
-            _ => voice.report(rank, &said, (&words, lost)),
-        }
-    };
+    let here = run.local_ranks.here().len();
+    let fail = |e: TrainError| failed(shared, voice, (rank, here), e);
     // Nobody takes what a rank says that was left behind.
     let answer = |answer| drop(report.send((rank, Report::Answer(answer))));
     let body = AssertUnwindSafe(|| rank::run(run, shared, rank, (orders, &answer), &fail));

@@ -132,25 +132,32 @@ fn axes_move_what_the_formulas_say_over_the_link_that_they_are_on() {
             );
         }
         let flow = (BATCH * SEQ * H * 2) as f64;
+        // By default tokens are cut where the ranks divide them.
+        let pieces = tp > 1 && SEQ.is_multiple_of(tp);
         if tp > 1 {
-            let ring = 2.0 * (tp - 1) as f64 / tp as f64;
-            let sums = if full { 6 } else { 4 };
-            let (first, last) = match pp {
-                1 => (1, 1),
-                // The stage that the pages show is the fullest; in these cases the first.
-                _ => (1, 0),
+            let part = (tp - 1) as f64 / tp as f64;
+            // Hidden states of a layer, of the table, of the head, and numbers a token of the loss.
+            let [layer, table, head, loss] = match (full, pieces) {
+                (false, false) => [8, 2, 2, 2],
+                (true, false) => [12, 4, 2, 4],
+                (false, true) => [10, 2, 3, 2],
+                (true, true) => [12, 3, 3, 4],
             };
-            let loss = f64::from(last) * (BATCH * SEQ * (tp + 1) * 2) as f64;
-            let each = (sums * layers_here + 1 + u64::from(last > 0) * first) as f64 * flow + loss;
-            near(bytes(&e, "tp"), g as f64 * ring * each, 1e-9, &what);
+            // The stage that the pages show is the fullest; in these cases the first.
+            let last = u64::from(pp == 1);
+            let each = (layer * layers_here + table + last * head) as f64 * flow;
+            let each = each + (last * loss * BATCH * SEQ * (tp + 1) * 2) as f64;
+            near(bytes(&e, "tp"), g as f64 * part * each, 1e-9, &what);
         }
         // A plan shows the same, where it takes the same stage for the fullest.
         if pp == 1 || p["pipeline"]["fullest_stage"] == 0 {
             near(bytes(&e, "tp"), bytes(&p, "tp"), 2e-2, &what);
             near(bytes(&e, "pp"), bytes(&p, "pp"), 2e-2, &what);
+            parts_are_worked_out(&p, c, layers_here, pieces, &what);
         }
         if pp > 1 {
-            assert_eq!(bytes(&e, "pp"), g as f64 * flow, "{what}");
+            let own = flow / if pieces { tp as f64 } else { 1.0 };
+            assert_eq!(bytes(&e, "pp"), g as f64 * own, "{what}");
         }
         // A node has 8 ranks, tp fastest: an axis lies in it where it reaches no further.
         for (axis, reach) in [("tp", tp), ("dp", tp * dp), ("pp", tp * dp * pp)] {
@@ -171,4 +178,45 @@ fn axes_move_what_the_formulas_say_over_the_link_that_they_are_on() {
             }
         }
     }
+}
+
+/// Elements that a plan says a rank sends over `mesh.tp`, by what for.
+fn parts_are_worked_out(p: &Value, c: &Case, layers: u64, pieces: bool, what: &str) {
+    if c.tp == 1 {
+        return;
+    }
+    let rows = p["traffic"].as_array().expect("rows").iter();
+    let tp = rows.into_iter().find(|r| r["axis"] == "tp").expect("tp");
+    let elements = |name: &str| -> u64 {
+        let mut parts = tp["parts"].as_array().expect("parts").iter();
+        let part = parts.find(|p| p["what"] == name);
+        part.map_or(0, |p| p["elements"].as_u64().expect("elements"))
+    };
+    let w = c.g * BATCH * SEQ * H * (c.tp - 1) / c.tp;
+    let token = c.g * BATCH * SEQ * (c.tp - 1) / c.tp;
+    let [layer, table, head, loss] = match (c.full, pieces) {
+        (false, false) => [8, 2, 2, 2],
+        (true, false) => [12, 4, 2, 4],
+        (false, true) => [10, 2, 3, 2],
+        (true, true) => [12, 3, 3, 4],
+    };
+    let last = u64::from(c.pp == 1);
+    for (name, want) in [
+        ("layers", layer * layers * w),
+        ("table", table * w),
+        ("head", last * head * w),
+        ("loss", last * loss * token * (c.tp + 1)),
+    ] {
+        near(
+            elements(name) as f64,
+            want as f64,
+            1e-5,
+            &format!("{what}: {name}"),
+        );
+    }
+    // Norms see other tokens on each rank: their gradients are summed over the slices that ZeRO leaves to a rank.
+    assert_eq!(elements("gradients") > 0, pieces, "{what}");
+    let all = ["layers", "table", "head", "loss", "gradients", "figures"];
+    let sum = all.map(elements);
+    assert_eq!(tp["elements"], sum.iter().sum::<u64>(), "{what}");
 }

@@ -65,6 +65,29 @@ fn a_mixed_job_trains_to_the_bits_of_one_back_end_at_every_stage() {
     }
 }
 
+/// Ranks that share layers are on one island each, and what has pieces of rows is summed there and then between the islands.
+#[test]
+fn a_mixed_job_of_cut_layers_has_the_bits_of_one_back_end() {
+    let s = Scratch::new();
+    let file = cpu_plugin().display().to_string();
+    for (name, more) in [
+        ("zero1", vec!["zero_optimization.stage=1"]),
+        ("zero3", vec!["zero_optimization.stage=3"]),
+        ("staged", vec!["mesh.pp=2"]),
+        ("whole", vec!["mesh.sequence_parallel=false"]),
+    ] {
+        let own = ["mesh.tp=2", "data.seq_len=16", "run.check=\"values\""];
+        let sets = [&own, &more[..]].concat();
+        let mixed = format!("{name}-mixed");
+        train(&s, "4", name, &sets);
+        train(&s, &format!("cpu:2,{file}:2"), &mixed, &sets);
+        same(&s.path(name), &s.path(&mixed));
+        let all = ledger(&s.path(&mixed));
+        let scatters = crossed(&all, "reduce_scatter") + crossed(&all, "all_reduce");
+        assert!(scatters > 0, "{name}: {all:#}");
+    }
+}
+
 #[test]
 fn plan_order_crosses_less_and_stages_agree_in_every_bit() {
     let s = Scratch::new();

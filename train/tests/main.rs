@@ -35,6 +35,7 @@ mod offload;
 mod oracles;
 mod pipelines;
 mod predict;
+mod probes;
 mod profiles;
 mod published;
 mod sequence;

@@ -2,7 +2,8 @@
 //! other meshes, run without where they cannot and say so, and are refused by key where it is asked for.
 
 use crate::split::near;
-use crate::support::Scratch;
+use crate::support::{Scratch, ledger, losses};
+use serde_json::Value;
 
 /// Gradients that are zero but for rounding must not be blown up to whole steps; rows that 2 and 4 ranks divide.
 const PLAIN: [&str; 2] = ["optimizer.params.eps=1e-4", "data.seq_len=16"];
@@ -42,6 +43,77 @@ fn runs_over_pieces_of_rows_train_as_one_rank() {
         train(&s, ranks, &[&PLAIN, &drop, &ON, more], out);
         near(&s, out, "whole", out);
     }
+}
+
+/// Kinds of collectives by which the layers of rank 0 talk over `mesh.tp`.
+fn kinds(s: &Scratch, run: &str) -> Vec<String> {
+    let ledger = ledger(&s.path(run));
+    let lines = ledger["ranks"][0]["collectives"].as_array().unwrap();
+    let own = |l: &&Value| l["group"] == "tp" && l["tag"] == "activation";
+    let kinds = lines
+        .iter()
+        .filter(own)
+        .map(|l| l["kind"].as_str().unwrap());
+    kinds.map(String::from).collect()
+}
+
+/// Without the key tokens are cut where the ranks divide them. Where they do not, the run is that of `false` to the bit, which is said in a line.
+#[test]
+fn tokens_are_cut_by_default_where_the_ranks_divide_them() {
+    let s = Scratch::new();
+    let run = |out: &str, sets: &[&str]| {
+        let job = s.job("config.json").ranks("2").set("mesh.tp=2");
+        job.sets(&PLAIN[..1]).sets(sets).run(out).said
+    };
+    let off = "mesh.sequence_parallel is off: the 2 ranks of mesh.tp do not divide the 47 tokens";
+    for (tokens, cut) in [(16, true), (47, false)] {
+        let of = |name: &str| format!("{name}-{tokens}");
+        let length = format!("data.seq_len={tokens}");
+        let sets = [&*length, "model.n_positions=64"];
+        let said = run(&of("default"), &sets);
+        assert_eq!(said.matches(off).count(), usize::from(!cut), "{said}");
+        let said = run(
+            &of("off"),
+            &[&sets[..], &["mesh.sequence_parallel=false"]].concat(),
+        );
+        assert!(!said.contains(off), "{said}");
+        let [default, never] = ["default", "off"].map(|name| kinds(&s, &of(name)));
+        assert_eq!(never, ["all_reduce"]);
+        match cut {
+            true => assert_eq!(default, ["all_gather", "reduce_scatter"]),
+            false => {
+                assert_eq!(default, never);
+                let [a, b] = ["default", "off"].map(|name| losses(&s.path(&of(name))));
+                assert_eq!(a, b);
+            }
+        }
+    }
+}
+
+/// Rows of fewer tokens than ranks leave some ranks without any: they are not cut, or refused where that is asked for. Of as many tokens as ranks
+/// each has one.
+#[test]
+fn torchtitan_3622_rows_of_fewer_tokens_than_ranks_train_as_on_one_rank() {
+    let s = Scratch::new();
+    let eps = "optimizer.params.eps=1e-4";
+    for tokens in [1, 2] {
+        let length = format!("data.seq_len={tokens}");
+        let [whole, cut] = ["whole", "cut"].map(|name| format!("{name}-{tokens}"));
+        train(&s, "1", &[&[eps, &length]], &whole);
+        train(&s, "2", &[&[eps, &length, "mesh.tp=2"]], &cut);
+        near(&s, &cut, &whole, &cut);
+        assert_eq!(
+            kinds(&s, &cut).contains(&"reduce_scatter".into()),
+            tokens == 2
+        );
+    }
+    let job = s.job("config.json").ranks("2").set("data.seq_len=1");
+    let parts = [
+        "mesh.sequence_parallel",
+        "the 1 tokens",
+        "make rows 2 tokens long",
+    ];
+    job.sets(&ON).refused(&parts);
 }
 
 /// A checkpoint holds declared tensors, and knows nothing of pieces of rows.

@@ -67,7 +67,8 @@ fn runs_over_cut_layers_train_as_one_rank() {
         ),
     ] {
         let out = format!("{ranks}-{}", more.len() + more.concat().len());
-        let sets = [&[PLAIN, drop, "mesh.tp=2"], &more[..]].concat();
+        let own = [PLAIN, drop, "mesh.tp=2", "mesh.sequence_parallel=false"];
+        let sets = [&own, &more[..]].concat();
         train(&s, "config.json", ranks, &sets, &out);
         near(&s, &out, "whole", &format!("{ranks} ranks, {more:?}"));
         assert_eq!(ledger(&s.path(&out))["tensor_parallel"], 2);

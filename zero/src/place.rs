@@ -2,7 +2,7 @@
 //! reduced.
 
 use crossweave_plan::{
-    Facts, Law, Pass, Plan, PlanError, Reduction, Step, StepKind, Storage, UnitId, words,
+    Facts, Law, Pass, Plan, PlanError, Reduction, Step, StepKind, Storage, UnitFacts, UnitId, words,
 };
 use std::collections::BTreeSet;
 
@@ -239,7 +239,12 @@ impl Pass for Bucket {
             let StepKind::ReduceGrad { units, how, more } = &steps[index].op else {
                 continue;
             };
-            let bytes = |&u: &UnitId| facts.units.get(u as usize).map_or(0, |f| f.grad_bytes);
+            // Ranks that have other tokens sum within a bucket, and must have the same ones.
+            let sized = |f: &UnitFacts| match f.talk.most {
+                Some(n) => f.grad_bytes / (f.params - f.base).max(1) * n,
+                None => f.grad_bytes,
+            };
+            let bytes = |&u: &UnitId| facts.units.get(u as usize).map_or(0, sized);
             let here: u64 = units.iter().map(bytes).sum();
             // The units of a bucket are shared by the same ranks.
             let owners = |units: &[UnitId]| units.first().map(|u| facts.owners(*u));

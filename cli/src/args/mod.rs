@@ -8,6 +8,7 @@ mod explain;
 mod replay;
 mod train;
 
+use crate::ranks::Ranks;
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use conform::ConformArgs;
@@ -228,6 +229,12 @@ pub struct ProbeArgs {
     /// Type parameters and activations are computed in
     #[arg(long, value_enum, default_value = "f32")]
     pub dtype: ProbeType,
+    /// Ranks over which the model is laid, as of `train`; what they find is gathered
+    #[arg(long, value_name = "N|NAME:N,...", value_parser = Ranks::parse)]
+    pub ranks: Option<Ranks>,
+    /// Set a key of mesh or zero_optimization, or model.recompute; may be repeated
+    #[arg(long = "set", value_name = "key.path=value")]
+    pub sets: Vec<String>,
     /// The back end that computes.
     #[command(flatten)]
     pub backend: BackendArgs,

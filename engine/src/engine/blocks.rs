@@ -60,6 +60,7 @@ impl Engine {
         cache: &RefCell<KernelCache>,
     ) -> Tensors<(Act, Vec<Tensor>)> {
         self.wait_units(u)?;
+        self.groups.serve(u, self.blocks.units.len());
         let run =
             Run::new(&self.lanes.compute, &Decompositions, cache).one_by_one(self.scattered(u));
         let params = self.views(u)?;
@@ -155,6 +156,7 @@ impl Engine {
         let cache = self.cache(work);
         let run =
             Run::new(&self.lanes.compute, &Decompositions, &cache).one_by_one(self.scattered(u));
+        self.groups.serve(u, self.blocks.units.len());
         let grads = self.grads(u, wholes)?;
         let written: Vec<Rc<Cell<bool>>> = adds.iter().map(|a| Rc::new(Cell::new(*a))).collect();
         let params = self.views(u)?;

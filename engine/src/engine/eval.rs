@@ -55,20 +55,20 @@ impl Engine {
 
     /// Logits `[batch, seq, vocab]` in f32, dropout off. Where other ranks compute them with it (pipeline stages, blocks that communicate) rank 0 asks for them while it leads ([`Engine::lead`]).
     pub fn logits(&mut self, tokens: &[i32], batch: u64, seq: u64) -> Result<Vec<f32>> {
-        if planner::forwards_together(&self.lowered.spec, &self.lowered.facts) {
-            return self.logits_together(tokens, batch, seq);
-        }
         let heads = self.logits_of(tokens, &[], [batch, seq])?;
         Ok(heads.into_iter().next().unwrap_or_default())
     }
 
-    /// The same of rows with images, on a rank that has the whole model; what each head gives.
+    /// The same of rows with images; what each head gives.
     pub fn logits_of(
         &mut self,
         tokens: &[i32],
         images: &[f32],
         shape: [u64; 2],
     ) -> Result<Vec<Vec<f32>>> {
+        if planner::forwards_together(&self.lowered.spec, &self.lowered.facts) {
+            return self.logits_together(tokens, images, shape);
+        }
         // Text that is continued has rows of any length, which every rank has as a whole.
         let data = self.ids(tokens, None, images, (shape, Cuts::none()))?;
         let heads = self.run_all(&data).map_err(|e| self.error("logits", e))?;
@@ -158,8 +158,30 @@ impl Engine {
         Ok(words.map(|b| f64::from_le_bytes(*b)).collect())
     }
 
+    /// Holds that there are as many tokens, and words of images, as rows of this length have.
+    pub(super) fn are_rows(
+        &self,
+        tokens: &[i32],
+        images: &[f32],
+        [batch, seq]: [u64; 2],
+    ) -> Result<()> {
+        let seen = crate::upload::images(&self.blocks.units);
+        let expected = batch * seen.map_or(0, |i| i.words());
+        let wrong = match () {
+            _ if images.len() as u64 != expected => format!(
+                "{} values of images for {batch} rows, expected {expected}",
+                images.len()
+            ),
+            _ if tokens.len() as u64 != batch * seq => {
+                format!("{} token ids for {batch} x {seq}", tokens.len())
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::Invalid(wrong))
+    }
+
     /// `targets`: with the lengths of the documents in the rows, as in [`MicroBatch::lengths`].
-    fn ids(
+    pub(super) fn ids(
         &self,
         tokens: &[i32],
         targets: Option<(&[i32], &[i32])>,
@@ -170,20 +192,15 @@ impl Engine {
         if let Some(why) = unfit_lengths(given, self.lowered.spec.rows.documents, [batch, seq]) {
             return Err(Error::Invalid(why));
         }
-        let seen = crate::upload::images(&self.blocks.units);
-        let expected = batch * seen.map_or(0, |i| i.words());
-        if images.len() as u64 != expected {
+        self.are_rows(tokens, images, [batch, seq])?;
+        if targets.is_some_and(|t| t.len() != tokens.len()) {
             return Err(Error::Invalid(format!(
-                "{} values of images for {batch} rows, expected {expected}",
-                images.len()
-            )));
-        }
-        if tokens.len() as u64 != batch * seq || targets.is_some_and(|t| t.len() != tokens.len()) {
-            return Err(Error::Invalid(format!(
-                "{} token ids for {batch} x {seq}",
+                "{} targets of {} tokens",
+                targets.map_or(0, <[i32]>::len),
                 tokens.len()
             )));
         }
+        let seen = crate::upload::images(&self.blocks.units);
         let typed = |ids: &mut dyn Iterator<Item = i32>, shape: &[u64], dtype| -> Tensors<Tensor> {
             let bytes: Vec<u8> = ids.flat_map(|i| i.to_le_bytes()).collect();
             let b =
@@ -346,6 +363,7 @@ impl Engine {
                 }
             }
             let rooms: Vec<_> = units.iter().filter_map(|o| wholes[*o].clone()).collect();
+            self.groups.serve(u, self.blocks.units.len());
             let grads = self.grads(u, &rooms)?;
             let flag = |(o, i): (usize, usize)| Rc::new(Cell::new(written[o][i]));
             let flags: Vec<Rc<Cell<bool>>> = each().map(flag).collect();

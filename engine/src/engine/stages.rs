@@ -5,52 +5,50 @@ use super::Engine;
 use super::gather::OUTSIDE;
 use super::moves::staged;
 use crate::error::{Error, Result};
+use crate::upload::Cuts;
 use crossweave_hal::{DType, Tag};
 use crossweave_planner as planner;
 use crossweave_state::Request;
-use crossweave_tensor::{Batch, Tensor};
-use std::sync::Arc;
+use crossweave_tensor::Batch;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 impl Engine {
-    /// Logits of `tokens` that other ranks compute with rank 0, which calls this while all others serve.
+    /// What each head makes of `tokens` and their images, which other ranks compute with rank 0: it calls this while all others serve.
     pub(super) fn logits_together(
         &mut self,
         tokens: &[i32],
-        batch: u64,
-        seq: u64,
-    ) -> Result<Vec<f32>> {
+        images: &[f32],
+        [batch, seq]: [u64; 2],
+    ) -> Result<Vec<Vec<f32>>> {
         if !self.state.together().is_leading() {
             return Err(Error::Invalid(
                 "logits that several ranks compute: rank 0 asks for them between lead and done_reading, while the others serve".into(),
             ));
         }
-        if tokens.len() as u64 != batch * seq {
-            return Err(Error::Invalid(format!(
-                "{} token ids for {batch} x {seq}",
-                tokens.len()
-            )));
-        }
+        self.are_rows(tokens, images, [batch, seq])?;
         let asked = self.state.together();
         let asked = asked.ask(&self.ways(), Request::Forward(batch, seq));
-        let made = asked.and_then(|()| self.forward_together(Some(tokens), batch, seq));
-        let made = made.map_err(|e| self.error("logits", e))?;
+        asked.map_err(|e| self.error("logits", e))?;
+        let made = self.forward_together(Some((tokens, images)), [batch, seq])?;
         Ok(made.unwrap_or_default())
     }
 
     /// One forward with dropout off, by the ranks that see the same samples as rank 0 and those whom their blocks communicate with; the
-    /// others help to put units together. What the last unit made is given to rank 0.
+    /// others help to put units together. What the heads made is given to rank 0.
     pub(super) fn forward_together(
         &mut self,
-        tokens: Option<&[i32]>,
-        batch: u64,
-        seq: u64,
-    ) -> Tensors<Option<Vec<f32>>> {
-        let data = Batch {
-            tokens: Some(self.tokens_to_all(tokens, batch, seq)?),
-            ..Batch::default()
-        };
+        given: Option<(&[i32], &[f32])>,
+        shape: [u64; 2],
+    ) -> Result<Option<Vec<Vec<f32>>>> {
+        let read = self.rows_to_all(given, shape);
+        let (tokens, images) = read.map_err(|e| self.error("rows of a forward", e))?;
+        let data = self.ids(&tokens, None, &images, (shape, Cuts::none()))?;
+        let made = self.run_together(&data);
+        made.map_err(|e| self.error("a forward of several ranks", e))
+    }
+
+    fn run_together(&mut self, data: &Batch) -> Tensors<Option<Vec<Vec<f32>>>> {
         if !planner::joins_forward(&self.lowered.spec, &self.lowered.facts) {
             for u in self.own_units() {
                 self.gather_for_eval(u)?;
@@ -68,45 +66,70 @@ impl Engine {
                 .peers
                 .receive_flow(self.groups.mesh(), stage - 1)?,
         };
-        let flow = self.run_own(flow, &data)?;
+        let flow = self.run_own(flow, data)?;
         let mesh = self.groups.mesh();
         if stage < last {
             let peers = &staged(&self.pipe)?.peers;
             peers.send_flow(mesh, &flow, stage + 1)?;
             return match stage {
-                0 => peers.receive_values(mesh, last).map(Some),
+                0 => peers.receive_values(mesh, last).map(|v| Some(vec![v])),
                 _ => Ok(None),
             };
         }
+        if stage == 0 {
+            let first = self.lowered.spec.place.is_first();
+            let heads = flow.iter().map(|t| self.host_values(t));
+            let heads = heads.collect::<Tensors<_>>()?;
+            return Ok(Some(heads).filter(|_| first));
+        }
         let [made] = &flow[..] else {
             return crossweave_tensor::shape_error(format!(
-                "the last unit returned {} values, expected 1",
+                "the last unit returned {} values, and over stages one is sent to the first",
                 flow.len()
             ));
         };
         let values = self.host_values(made)?;
-        if stage == 0 {
-            return Ok(Some(values).filter(|_| self.lowered.spec.place.is_first()));
-        }
         staged(&self.pipe)?.peers.send_values(mesh, &values, 0)?;
         Ok(None)
     }
 
-    /// Token ids from rank 0, which has them, to every rank.
-    fn tokens_to_all(&self, tokens: Option<&[i32]>, batch: u64, seq: u64) -> Tensors<Tensor> {
+    /// The rows of a forward from rank 0, which has them, on every rank: token ids, and the patches of their images where units read some.
+    fn rows_to_all(
+        &self,
+        given: Option<(&[i32], &[f32])>,
+        [batch, seq]: [u64; 2],
+    ) -> Tensors<(Vec<i32>, Vec<f32>)> {
+        let (tokens, images) = given.unzip();
+        let words = crate::upload::images(&self.blocks.units).map_or(0, |i| i.words());
+        let ids = tokens.map(|t| t.iter().map(|i| i.to_le_bytes()).collect());
+        let tokens = self.words_to_all(ids, batch * seq)?;
+        let images = match words {
+            0 => vec![],
+            n => {
+                let own = images.map(|x| x.iter().map(|x| x.to_le_bytes()).collect());
+                self.words_to_all(own, batch * n)?
+            }
+        };
+        Ok((
+            tokens.into_iter().map(i32::from_le_bytes).collect(),
+            images.into_iter().map(f32::from_le_bytes).collect(),
+        ))
+    }
+
+    /// Words of 32 bits from rank 0 to every rank.
+    fn words_to_all(&self, own: Option<Vec<[u8; 4]>>, n: u64) -> Tensors<Vec<[u8; 4]>> {
         let stream = self.lanes.reductions();
-        let b = self
-            .device()
-            .alloc(stream, 4 * batch * seq, Tag::Activation)?;
-        if let Some(ids) = tokens {
-            let bytes: Vec<u8> = ids.iter().flat_map(|i| i.to_le_bytes()).collect();
-            stream.write(b.all(), &bytes)?;
+        let b = self.device().alloc(stream, 4 * n, Tag::Activation)?;
+        if let Some(words) = own {
+            stream.write(b.all(), words.as_flattened())?;
         }
         {
             let mut mesh = self.groups.mesh().borrow_mut();
             let all = mesh.group(self.lowered.spec.everyone())?;
             all.broadcast(stream, b.all(), DType::I32, 0, OUTSIDE)?;
         }
-        Ok(Tensor::dense(Arc::new(b), 0, [batch, seq], DType::I32))
+        let mut all = vec![[0u8; 4]; n as usize];
+        stream.read(b.all(), all.as_flattened_mut())?;
+        Ok(all)
     }
 }

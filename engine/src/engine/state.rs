@@ -166,8 +166,7 @@ impl Engine {
                     .and_then(|()| self.release_unit(u))
                     .map_err(|e| self.error("serving reads", e))?,
                 Request::Forward(batch, seq) => {
-                    self.forward_together(None, batch, seq)
-                        .map_err(|e| self.error("serving a forward", e))?;
+                    self.forward_together(None, [batch, seq])?;
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod attendance;
+mod blocks;
 mod control_flow;
 pub mod crashes;
 mod endings;
@@ -14,7 +15,7 @@ mod timing;
 use crate::parallel_bugs::bug::Bug;
 
 /// Every file but the crashes, which have limits of their own.
-const FAMILIES: [&[Bug]; 9] = [
+const FAMILIES: [&[Bug]; 10] = [
     order::BUGS,
     arguments::BUGS,
     attendance::BUGS,
@@ -24,6 +25,7 @@ const FAMILIES: [&[Bug]; 9] = [
     control_flow::BUGS,
     misuse::BUGS,
     timing::BUGS,
+    blocks::BUGS,
 ];
 
 /// Every bug.
@@ -57,6 +59,7 @@ pub use purpose::BUGS as PURPOSE;
 /// The sources, for the lines of the markers: file and text.
 pub const SOURCES: &[(&str, &str)] = &[
     ("order.rs", include_str!("order.rs")),
+    ("blocks.rs", include_str!("blocks.rs")),
     ("arguments.rs", include_str!("arguments.rs")),
     ("attendance.rs", include_str!("attendance.rs")),
     ("point_to_point.rs", include_str!("point_to_point.rs")),

@@ -3,8 +3,9 @@
 use super::{Heard, Job, Scratch, names};
 use crossweave::backend::BackendChoice;
 use crossweave::exports::{self, Form, Weights};
-use crossweave::figures::estimate::{Estimation, Hardware, Ranks, estimate};
-use crossweave::figures::probe::{Probe, probe};
+use crossweave::figures::estimate::{Estimation, Hardware, Ranks as AskedRanks, estimate};
+use crossweave::figures::probe::{OverMesh, Probe, probe, probe_over};
+use crossweave::ranks::Ranks;
 use crossweave::surroundings::{Caches, Surroundings};
 use crossweave::{Draw, Model, PeakRates, Planned, Planning, TrainError};
 use crossweave_checkpoint::{Dtype, write_safetensors};
@@ -12,6 +13,7 @@ use crossweave_hal::DType;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::path::Path;
+use std::sync::Arc;
 
 impl Job<'_> {
     fn planned(&self, rank: u32, device: Option<&str>) -> Result<Planned, TrainError> {
@@ -86,12 +88,40 @@ impl Scratch {
         Ok(remarks.into_inner())
     }
 
+    /// The same of a model over a mesh of ranks.
+    ///
+    /// # Errors
+    /// As of the library.
+    pub fn probe_over(
+        &self,
+        model: &Path,
+        inputs: &Path,
+        (ranks, sets): (&str, &[&str]),
+        out: &str,
+    ) -> Result<(), TrainError> {
+        let what = Probe {
+            model: self.dir.path().join(model),
+            inputs: self.dir.path().join(inputs),
+            compute: DType::F32,
+            backend: BackendChoice::default(),
+        };
+        let over = OverMesh {
+            ranks: Some(Ranks::parse(ranks).expect("ranks")),
+            sets: sets.iter().map(ToString::to_string).collect(),
+            events: Arc::new(Heard::default()),
+        };
+        let found = probe_over(&what, &over, &Surroundings::default(), |_| {})?;
+        let found = found.expect("rank 0 is here");
+        write_safetensors(&self.path(out), found.tensors, &[])?;
+        Ok(())
+    }
+
     /// What a config of this folder needs, on so many ranks of a device.
     pub fn estimate(&self, config: &str, ranks: Option<u64>, device: Option<&str>) -> Value {
         let what = Estimation {
-            ranks: Ranks {
+            ranks: AskedRanks {
                 ranks,
-                ..Ranks::default()
+                ..AskedRanks::default()
             },
             machine: Hardware {
                 device: device.map(Into::into),
@@ -175,4 +205,17 @@ impl Scratch {
         };
         exports::as_model(from, &self.path(out), form, &|_| ())
     }
+}
+
+/// Writes a file of `input_ids` with these rows.
+pub fn write_ids(path: &Path, rows: &[Vec<u32>]) {
+    let ids = rows
+        .iter()
+        .flatten()
+        .flat_map(|t| i64::from(*t).to_le_bytes());
+    let bytes: Vec<u8> = ids.collect();
+    let shape = vec![rows.len(), rows[0].len()];
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::I64, shape, &bytes);
+    let all = [("input_ids", view.unwrap())];
+    safetensors::serialize_to_file(all, None, path).unwrap();
 }

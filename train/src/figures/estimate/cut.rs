@@ -2,31 +2,47 @@
 
 use super::job::Job;
 use super::parts::Part;
+use super::sums::OverTp;
 use crossweave_mesh::{Axis, AxisSet};
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::{ActivationCase, traffic};
 use serde::Serialize;
 
-/// Elements that a rank sends in a step over the ranks of `mesh.tp`, in `w = bsh(t-1)/t`: a ring's sum of a hidden state is `2w`, a gather
-/// or a scatter `w`. Attention and MLP of a layer are summed in the forward and in the backward (Shoeybi et al., arXiv 1909.08053, §3), and
-/// once more each where the layer is recomputed; the embedding, the gradient of the head's input, and `t + 1` numbers a token of the loss.
-/// Where hidden states are cut by tokens a gather and a scatter stand for each sum, and what was gathered is gathered once more for the
-/// backward, unless the layer is recomputed anyway (Korthikanti et al., arXiv 2205.05198, §4.2).
-fn over_tp(job: &Job, part: &Part) -> f64 {
+/// Elements that a rank sends in a step over the ranks of `mesh.tp`: those of its layers, and of the ends that it has ([`super::sums`]).
+fn over_tp(job: &Job, part: &Part, over: &OverTp) -> f64 {
     let t = f64::from(job.places.mesh.length(Axis::Tp));
-    let layer = match (job.keep.0, job.cuts_tokens) {
-        (ActivationCase::Recompute, _) => 12.0,
-        (_, true) => 10.0,
-        (_, false) => 8.0,
-    };
+    let sent = over.sent(is_recomputed(job));
+    let all = job.model.shape.layers.max(1) as f64;
     let tokens = (job.batch * job.tokens_here()) as f64;
     let hidden = tokens * job.model.shape.hidden as f64;
-    let end = |here: bool, times: f64| if here { times } else { 0.0 };
-    let head = if job.cuts_tokens { 3.0 } else { 2.0 };
-    let ends = end(part.first, 2.0) + end(part.last, head);
-    let loss = end(part.last, 2.0 * tokens * (t + 1.0));
-    let each = (layer * part.layers as f64 + ends) * hidden + loss;
+    let end = |here: bool, times: u64| if here { times as f64 } else { 0.0 };
+    let ends = end(part.first, sent.table) + end(part.last, sent.head);
+    let layers = part.layers as f64 / all;
+    let shared = sent.shared as f64 * layers * tokens;
+    let loss = end(part.last, sent.loss) * 2.0 * tokens * (t + 1.0);
+    let each = (sent.layers as f64 * layers + ends) * hidden + shared + loss;
     job.accumulation.micro_batches as f64 * each * (t - 1.0) / t
+}
+
+/// Does the backward of a layer make its forward once more?
+fn is_recomputed(job: &Job) -> bool {
+    job.keep.0 == ActivationCase::Recompute
+}
+
+/// The formula of the same.
+fn formula_over_tp(job: &Job, over: &OverTp) -> String {
+    let sent = over.sent(is_recomputed(job));
+    let each = sent.layers as f64 / job.model.shape.layers.max(1) as f64;
+    let loss = match sent.loss {
+        0 => "",
+        1 => ", loss 2bs(t+1)(t-1)/t",
+        _ => ", loss 4bs(t+1)(t-1)/t",
+    };
+    let shared = match sent.shared {
+        0 => "",
+        _ => ", key-value heads that are shared",
+    };
+    format!("({each}L + ends) g bsh(t-1)/t{loss}{shared}")
 }
 
 /// Elements that a rank sends to the stages beside its own: hidden states forward, their gradients back; of those that are cut by tokens
@@ -87,7 +103,7 @@ pub struct AxisTraffic {
     /// Bytes.
     pub bytes: f64,
     /// The formula of the elements.
-    pub formula: &'static str,
+    pub formula: String,
     /// The link that they pass, where the device is known.
     pub link: Option<&'static str>,
     /// Time that takes, where the device's rates are known.
@@ -109,31 +125,43 @@ pub fn by_axis(job: &Job, stage: ZeroStage) -> Vec<AxisTraffic> {
         Some(_) => "dp.cp",
         None => "dp",
     };
-    let mut rows = vec![(AxisSet::DATA, data_axes, [dp.wire(data), bytes], formula)];
+    let mut rows = vec![(
+        AxisSet::DATA,
+        data_axes,
+        [dp.wire(data), bytes],
+        formula.to_string(),
+    )];
     let both = |elements: f64| [elements, elements * w];
     if let Some(keys) = &job.keys_over_cp {
         let all = job.model.shape.layers.max(1) as f64;
         let here = job.places.part.as_ref().map_or(all, |p| p.layers as f64);
         let tokens = job.batch * job.model.shape.seq * job.accumulation.micro_batches;
         let elements = both(keys.elements * tokens as f64 * here / all);
-        rows.push((Axis::Cp.into(), "cp", elements, keys.formula));
+        rows.push((Axis::Cp.into(), "cp", elements, keys.formula.to_string()));
     }
     if let Some(part) = &job.places.part {
-        let tp = match (job.keep.0, job.cuts_tokens) {
-            (ActivationCase::Recompute, true) => "(12L + ends) g bsh(t-1)/t, loss 2bs(t+1)(t-1)/t",
-            (_, true) => "(10L + ends) g bsh(t-1)/t, loss 2bs(t+1)(t-1)/t",
-            (ActivationCase::Recompute, _) => "(6L + ends) g 2bsh(t-1)/t, loss 2bs(t+1)(t-1)/t",
-            _ => "(4L + ends) g 2bsh(t-1)/t, loss 2bs(t+1)(t-1)/t",
-        };
-        rows.push((Axis::Tp.into(), "tp", both(over_tp(job, part)), tp));
+        if let Some(over) = &job.over_tp {
+            let formula = formula_over_tp(job, over);
+            rows.push((
+                Axis::Tp.into(),
+                "tp",
+                both(over_tp(job, part, over)),
+                formula,
+            ));
+        }
         let pp = match job.cuts_tokens {
             true => "g bsh/t to each neighbour",
             false => "g bsh to each neighbour",
         };
-        rows.push((Axis::Pp.into(), "pp", both(over_pp(job, part)), pp));
+        rows.push((
+            Axis::Pp.into(),
+            "pp",
+            both(over_pp(job, part)),
+            pp.to_string(),
+        ));
     }
     let mesh = &job.places.mesh;
-    let row = |(axes, axis, [elements, bytes], formula): (AxisSet, _, [f64; 2], _)| {
+    let row = |(axes, axis, [elements, bytes], formula): (AxisSet, _, [f64; 2], String)| {
         let (ranks, device) = (mesh.size(axes), job.on.rates);
         (ranks > 1).then(|| AxisTraffic {
             axis,

@@ -3,6 +3,7 @@
 use super::keys::KeysOverCp;
 use super::parts::{Part, is_cut};
 use super::subject::{Model, Subject, Wanted};
+use super::sums::OverTp;
 use super::{BytesPerParam, Estimation, Home, Keep, Ranks, STAGES, Training};
 use crate::figures::devices;
 use crate::surroundings::Surroundings;
@@ -62,6 +63,8 @@ pub struct Job {
     pub keep: (ActivationCase, &'static str),
     /// Hidden states are cut by tokens over `mesh.tp`.
     pub cuts_tokens: bool,
+    /// What ranks that share layers gather and sum of hidden states.
+    pub over_tp: Option<OverTp>,
     /// Elements of keys and values that a rank sends over `mesh.cp` in the layers of the model, for each token of its micro-batch's rows.
     pub keys_over_cp: Option<KeysOverCp>,
     /// The stage and offload of a config.
@@ -142,6 +145,7 @@ impl Job {
                 (of, _) => of.unwrap_or(Keep::Inputs).case(),
             },
             cuts_tokens: wanted.as_ref().is_some_and(|w| w.cuts_tokens),
+            over_tp: wanted.as_ref().and_then(|w| w.over_tp),
             keys_over_cp: wanted.as_ref().and_then(|w| w.keys_over_cp),
             configured: wanted.map(|w| (w.stage, w.offload)),
         };

@@ -10,6 +10,7 @@ mod parts;
 mod presets;
 mod states;
 mod subject;
+mod sums;
 mod time;
 
 use crate::request::Request;

@@ -3,6 +3,7 @@
 use super::keys::KeysOverCp;
 use super::parts::{self, Part};
 use super::presets::{PRESETS, Preset};
+use super::sums::OverTp;
 use crate::events::Unwatched;
 use crate::figures::count;
 use crate::job::Job;
@@ -78,6 +79,8 @@ pub struct Wanted {
     pub keep: (ActivationCase, &'static str),
     /// Hidden states are cut by tokens over `mesh.tp`.
     pub cuts_tokens: bool,
+    /// What ranks that share layers gather and sum of hidden states.
+    pub over_tp: Option<OverTp>,
     /// The traffic of keys and values over `mesh.cp`.
     pub keys_over_cp: Option<KeysOverCp>,
     /// The back end it names.
@@ -256,6 +259,11 @@ pub fn of_job(
             config::Recompute::Full => (ActivationCase::Recompute, "inputs"),
         },
         cuts_tokens,
+        over_tp: (resolved.mesh.length(Axis::Tp) > 1).then(|| {
+            let tp = resolved.mesh.length(Axis::Tp).into();
+            let how = [cuts_tokens, source.lora.is_some()];
+            OverTp::of(source.spec.model(), tp, how)
+        }),
         keys_over_cp: (resolved.mesh.length(Axis::Cp) > 1)
             .then(|| KeysOverCp::of(&resolved, source.spec.model())),
         backend: s.run.backend.clone(),

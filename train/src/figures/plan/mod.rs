@@ -23,7 +23,7 @@ use facts::JobFacts;
 pub use pipeline::{OfStages, Pipeline, PipelineStage};
 pub use rank::{
     AxisCalls, Base, FilesOfStep, Formula, Held, HeldApart, HostMemory, Layout, Memory, Moved,
-    OfJob, Offloaded, PeakOfPlan, Resting, StatesFormula, Transfers, VocabularyRows,
+    OfJob, Offloaded, Part, PeakOfPlan, Resting, StatesFormula, Transfers, VocabularyRows,
 };
 pub use remedies::Flags;
 use serde::Serialize;
@@ -53,6 +53,8 @@ pub struct Planned {
     pub batch: [u64; 3],
     /// The units of the model with their parameters.
     pub units: Vec<(String, u64)>,
+    /// The sentence about hidden states that the ranks of `mesh.tp` do not cut by tokens, where that was not decided.
+    pub note: Option<String>,
 }
 
 impl Planned {
@@ -251,6 +253,7 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
             job.seq_len / u64::from(job.resolved.mesh.length(Axis::Cp)),
         ],
         units: units.collect(),
+        note: job.why_tokens_are_whole(),
     })
 }
 

@@ -5,6 +5,7 @@ use crate::model::Source;
 use crossweave_config::Settings;
 use crossweave_engine::{Engine, Prediction};
 use crossweave_hal::CollectiveLine;
+use crossweave_mesh::Axis;
 use crossweave_plan::{Facts, Peak, Plan, StepKind};
 use crossweave_tensor::UnitDecl;
 use crossweave_zero::ZeroStage;
@@ -172,9 +173,51 @@ pub struct AxisCalls {
     pub ranks: u32,
     /// Launches.
     pub calls: u64,
-    /// Bytes that a rank sends, by the ring formulas.
+    /// Elements that a rank sends, by the ring formulas.
+    pub elements: u64,
+    /// The same in bytes.
+    pub bytes: u64,
+    /// The same by what is moved.
+    pub parts: Vec<Part>,
+}
+
+/// What a step moves over an axis for one purpose.
+#[derive(Clone, Debug, Serialize)]
+pub struct Part {
+    /// The purpose.
+    pub what: &'static str,
+    /// Launches.
+    pub calls: u64,
+    /// Elements that a rank sends.
+    pub elements: u64,
+    /// The same in bytes.
     pub bytes: u64,
 }
+
+/// Tags of the ledger with what is moved under them: within blocks, and between stages.
+const PURPOSES: [(&str, [&str; 2]); 12] = [
+    ("activation", ["layers", "hidden states"]),
+    ("activation_grad", ["layers", "gradients of hidden states"]),
+    ("table", ["table", "table"]),
+    ("head", ["head", "head"]),
+    ("loss", ["loss", "loss"]),
+    ("grad", ["gradients", "gradients"]),
+    (
+        "tie",
+        ["gradients of tied units", "gradients of tied units"],
+    ),
+    ("param", ["parameters", "parameters"]),
+    (
+        "param.scale",
+        ["scales of parameters", "scales of parameters"],
+    ),
+    ("scalar", ["figures", "figures"]),
+    (
+        "optimizer",
+        ["figures of the optimizer", "figures of the optimizer"],
+    ),
+    ("eval", ["outside of the step", "outside of the step"]),
+];
 
 /// The fullest moment of a plan, and what happens then.
 #[derive(Clone, Debug, Serialize)]
@@ -280,11 +323,12 @@ fn held_base(job: &JobFacts<'_>, bases: &[u64]) -> u64 {
 /// What a step moves.
 pub fn moved(job: &JobFacts<'_>, engine: &Engine, p: &Prediction) -> Moved {
     let (units, bases): (Vec<u64>, Vec<u64>) = engine.unit_sizes().into_iter().unzip();
+    // Of ranks that see other tokens: what those that share layers sum besides is a part of no gradient of theirs.
+    let lines = || p.each_step.iter().filter(|l| l.group != Axis::Tp.name());
     let of_states = |l: &&CollectiveLine| l.tag == "grad" || l.tag == "param";
-    let sent = p.each_step.iter().filter(of_states);
+    let sent = lines().filter(of_states);
     let elements = |tag: &str, kind: &str| -> u64 {
-        let lines = p.each_step.iter();
-        let hit = lines.filter(|l| l.tag == tag && l.kind == kind);
+        let hit = lines().filter(|l| l.tag == tag && l.kind == kind);
         hit.map(|l| l.elements).sum()
     };
     let volume = Traffic {
@@ -314,28 +358,61 @@ pub fn moved(job: &JobFacts<'_>, engine: &Engine, p: &Prediction) -> Moved {
     }
 }
 
-/// Launches of a step, and the bytes that a rank sends by the ring formulas, by mesh axis.
+/// Launches of a step, and what a rank sends by the ring formulas, by mesh axis and within it by purpose.
 fn by_axis(lines: &[CollectiveLine]) -> Vec<AxisCalls> {
-    let mut axes: Vec<(&str, u32, u64, f64)> = vec![];
+    let mut axes: Vec<AxisCalls> = vec![];
     for l in lines {
         let each = l.bytes as f64 / l.elements.max(1) as f64;
         // What a rank receives of another stage, that stage sends.
-        let sent = match &*l.kind {
-            "recv" => 0.0,
-            _ => l.wire_elements as f64 * each,
+        let (between, elements) = match &*l.kind {
+            "recv" => (true, 0),
+            kind => (kind == "send", l.wire_elements),
         };
-        match axes.iter_mut().find(|a| (a.0, a.1) == (&l.group, l.ranks)) {
-            Some(a) => (a.2, a.3) = (a.2 + l.calls, a.3 + sent),
-            None => axes.push((&l.group, l.ranks, l.calls, sent)),
+        let bytes = (elements as f64 * each).round() as u64;
+        let named = PURPOSES.iter().find(|(tag, _)| *tag == l.tag);
+        let what = named.map_or("other", |(_, what)| what[usize::from(between)]);
+        let part = Part {
+            what,
+            calls: l.calls,
+            elements,
+            bytes,
+        };
+        match axes
+            .iter_mut()
+            .find(|a| (&a.axis, a.ranks) == (&l.group, l.ranks))
+        {
+            Some(a) => a.add(part),
+            None => axes.push(AxisCalls {
+                axis: l.group.clone(),
+                ranks: l.ranks,
+                calls: part.calls,
+                elements,
+                bytes,
+                parts: vec![part],
+            }),
         }
     }
-    let row = |(axis, ranks, calls, sent): (&str, u32, u64, f64)| AxisCalls {
-        axis: axis.to_string(),
-        ranks,
-        calls,
-        bytes: sent.round() as u64,
-    };
-    axes.into_iter().map(row).collect()
+    for a in &mut axes {
+        let order = |p: &Part| PURPOSES.iter().position(|(_, what)| what.contains(&p.what));
+        a.parts.sort_by_key(order);
+    }
+    axes
+}
+
+impl AxisCalls {
+    fn add(&mut self, part: Part) {
+        self.calls += part.calls;
+        self.elements += part.elements;
+        self.bytes += part.bytes;
+        match self.parts.iter_mut().find(|p| p.what == part.what) {
+            Some(p) => {
+                p.calls += part.calls;
+                p.elements += part.elements;
+                p.bytes += part.bytes;
+            }
+            None => self.parts.push(part),
+        }
+    }
 }
 
 /// Bytes that live for the whole run, and the most that are live at once, by tag.

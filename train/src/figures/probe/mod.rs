@@ -1,6 +1,9 @@
-//! What an import computes, as a file anyone can hold against their own reference.
+//! What an import computes, as a file anyone can hold against their own reference: on one rank, or gathered from a mesh of them.
+
+mod over;
 
 use crate::backend::{BackendChoice, choose, host};
+use crate::model::Source;
 use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
 use crate::{adapter, infer, trained};
@@ -10,6 +13,8 @@ use crossweave_engine::MicroBatch;
 use crossweave_hal::DType;
 use crossweave_nn::lora::is_adapter;
 use crossweave_nn::{ModelSpec, Predicts};
+use crossweave_tensor::ParamDecl;
+pub use over::{OverMesh, probe_over};
 use std::path::{Path, PathBuf};
 
 /// Token ids `[batch, seq]`.
@@ -286,38 +291,16 @@ pub struct Probed {
 pub fn probe(what: &Probe, around: &Surroundings, remark: impl Fn(&Remark)) -> Result<Probed> {
     let host = host(&around.plugins, 1, None, None);
     let plugin = choose(&what.backend, "cpu", &host, &around.plugins)?;
-    let model = trained::open(&what.model, &around.caches)?;
-    model.remarks.iter().for_each(remark);
-    let mut source = model.source;
-    let inputs = batch(&what.inputs, &source.spec)?;
-    let (b, mut t) = (inputs.read.batch, inputs.read.seq);
-    let positions = source.spec.model().positions;
-    let longest = inputs.columns.map_or(t, |c| c.longest() as u64);
-    source.reads(inputs.columns)?;
-    source.spec = source.spec.seeing(inputs.images.1);
-    if longest > positions {
-        return Err(TrainError::refused(
-            format!(
-                "{}: input_ids has sequences of {longest} tokens, the model has {positions} positions",
-                what.inputs.display()
-            ),
-            format!("give at most {positions} tokens"),
-        ));
-    }
-    let counts = inputs.labels.iter().filter(|l| **l != IGNORED).count();
-    if counts == 0 {
-        return Err(TrainError::refused(
-            format!("{}: no label counts", what.inputs.display()),
-            "give at least one that is not -100",
-        ));
-    }
-    let trained = &inputs.trained;
+    let Asked {
+        source,
+        inputs,
+        counts,
+    } = Asked::open(what, around, remark)?;
+    let (b, trained) = (inputs.read.batch, &inputs.trained);
     let mut engine = infer::open(&source, &plugin, &host, what.compute, b, trained.seq)?;
     let images = &inputs.images.0;
-    let mut heads = engine
-        .logits_of(&inputs.read.ids, images, [b, t])?
-        .into_iter();
-    let (logits, answers) = (heads.next().unwrap_or_default(), heads.next());
+    let shape = [b, inputs.read.seq];
+    let heads = engine.logits_of(&inputs.read.ids, images, shape)?;
     let (mut loss, mut grads) = engine.loss_and_grads(&MicroBatch {
         tokens: &trained.ids,
         targets: &inputs.labels,
@@ -333,41 +316,114 @@ pub fn probe(what: &Probe, around: &Surroundings, remark: impl Fn(&Remark)) -> R
         let each = grads.iter_mut().flat_map(|(_, values)| values);
         each.for_each(|g| *g = (f64::from(*g) * factor) as f32);
     }
-    t = logits.len() as u64 / (b * source.spec.model().vocab);
-    let vocab = source.spec.model().vocab;
-    let shape = [b as usize, t as usize, vocab as usize];
-    let mut out = vec![
-        TensorOut::from_f32("logits", Dtype::F32, &shape, logits),
-        TensorOut::from_f32("loss", Dtype::F32, &[], vec![loss as f32]),
-    ];
-    if let Some(answers) = answers {
-        let shape = [b as usize, 2];
-        let name = "seq_relationship_logits";
-        out.push(TensorOut::from_f32(name, Dtype::F32, &shape, answers));
-    }
-    let before = out.len();
-    let params = engine.params();
-    for (name, values) in grads {
-        let resolved = source.folder.as_ref();
-        let resolved = resolved.and_then(|f| f.names.file_name(&name));
-        let file_name = match is_adapter(&name) {
-            true => adapter::file_name(&name),
-            false => resolved.unwrap_or(&name).to_string(),
-        };
-        let shape: Vec<usize> = params
-            .iter()
-            .find(|p| p.name == name)
-            .map(|p| p.shape.dims().iter().map(|d| *d as usize).collect())
-            .unwrap_or_default();
-        let title = format!("grad.{file_name}");
-        out.push(TensorOut::from_f32(title, Dtype::F32, &shape, values));
-    }
-    Ok(Probed {
+    let found = Found {
+        params: engine.params(),
+        heads,
         loss,
-        logits: [b, t, vocab],
-        gradients: out.len() - before,
-        tensors: out,
-    })
+        grads,
+    };
+    Ok(found.probed(&source, inputs.read.batch))
+}
+
+/// A model and what it is to read.
+struct Asked {
+    source: Source,
+    inputs: Both,
+    /// Labels that count.
+    counts: usize,
+}
+
+/// What a forward and a backward have given.
+struct Found {
+    /// The model's parameters.
+    params: Vec<ParamDecl>,
+    /// Logits, and the answers of a second head.
+    heads: Vec<Vec<f32>>,
+    loss: f64,
+    /// By the names of parameters.
+    grads: Vec<(String, Vec<f32>)>,
+}
+
+impl Asked {
+    /// Opens both.
+    ///
+    /// # Errors
+    /// Inputs that are damaged or outside the model; a folder that is neither a model's nor a run's.
+    fn open(what: &Probe, around: &Surroundings, remark: impl Fn(&Remark)) -> Result<Asked> {
+        let model = trained::open(&what.model, &around.caches)?;
+        model.remarks.iter().for_each(remark);
+        let mut source = model.source;
+        let inputs = batch(&what.inputs, &source.spec)?;
+        let positions = source.spec.model().positions;
+        let longest = inputs
+            .columns
+            .map_or(inputs.read.seq, |c| c.longest() as u64);
+        source.reads(inputs.columns)?;
+        source.spec = source.spec.seeing(inputs.images.1);
+        if longest > positions {
+            return Err(TrainError::refused(
+                format!(
+                    "{}: input_ids has sequences of {longest} tokens, the model has {positions} positions",
+                    what.inputs.display()
+                ),
+                format!("give at most {positions} tokens"),
+            ));
+        }
+        let counts = inputs.labels.iter().filter(|l| **l != IGNORED).count();
+        if counts == 0 {
+            return Err(TrainError::refused(
+                format!("{}: no label counts", what.inputs.display()),
+                "give at least one that is not -100",
+            ));
+        }
+        Ok(Asked {
+            source,
+            inputs,
+            counts,
+        })
+    }
+}
+
+impl Found {
+    /// The same under the names of the model's files; `b` rows were read.
+    fn probed(self, source: &Source, b: u64) -> Probed {
+        let mut heads = self.heads.into_iter();
+        let (logits, answers) = (heads.next().unwrap_or_default(), heads.next());
+        let vocab = source.spec.model().vocab;
+        let t = logits.len() as u64 / (b * vocab);
+        let shape = [b as usize, t as usize, vocab as usize];
+        let mut out = vec![
+            TensorOut::from_f32("logits", Dtype::F32, &shape, logits),
+            TensorOut::from_f32("loss", Dtype::F32, &[], vec![self.loss as f32]),
+        ];
+        if let Some(answers) = answers {
+            let shape = [b as usize, 2];
+            let name = "seq_relationship_logits";
+            out.push(TensorOut::from_f32(name, Dtype::F32, &shape, answers));
+        }
+        let before = out.len();
+        for (name, values) in self.grads {
+            let resolved = source.folder.as_ref();
+            let resolved = resolved.and_then(|f| f.names.file_name(&name));
+            let file_name = match is_adapter(&name) {
+                true => adapter::file_name(&name),
+                false => resolved.unwrap_or(&name).to_string(),
+            };
+            let mut params = self.params.iter();
+            let shape: Vec<usize> = params
+                .find(|p| p.name == name)
+                .map(|p| p.shape.dims().iter().map(|d| *d as usize).collect())
+                .unwrap_or_default();
+            let title = format!("grad.{file_name}");
+            out.push(TensorOut::from_f32(title, Dtype::F32, &shape, values));
+        }
+        Probed {
+            loss: self.loss,
+            logits: [b, t, vocab],
+            gradients: out.len() - before,
+            tensors: out,
+        }
+    }
 }
 
 /// A tensor of ids. `ignored`: [`IGNORED`] may stand among them.

@@ -1,0 +1,98 @@
+//! What the ranks of `mesh.tp` gather and sum of hidden states, by the formulas of docs/sequence.md.
+
+use crossweave_nn::desc::{Layer, Model, Order};
+use crossweave_nn::split;
+
+/// The hidden states that go over `mesh.tp` in the layers of a model, and its ends.
+#[derive(Clone, Copy, Debug)]
+pub struct OverTp {
+    /// Inputs of first products, over all layers: gathered, or whole with gradients that are summed.
+    entries: u64,
+    /// Results that are summed over the ranks, over all layers.
+    sums: u64,
+    /// Widths of keys and values that several ranks share, over all layers.
+    shared: u64,
+    /// The rows of the vocabulary are cut.
+    vocabulary: bool,
+    /// Hidden states between layers are cut by tokens.
+    pieces: bool,
+}
+
+/// Elements that a rank sends for a micro-batch, for each of `(t-1)/t` elements of a hidden state or of a token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sent {
+    /// Hidden states of all layers.
+    pub layers: u64,
+    /// Numbers a token of all layers: keys and values that several ranks share.
+    pub shared: u64,
+    /// Hidden states of the table.
+    pub table: u64,
+    /// Hidden states of the head.
+    pub head: u64,
+    /// `2 (t + 1)` numbers a token, so often.
+    pub loss: u64,
+}
+
+impl OverTp {
+    /// That of a model that `tp` ranks share. `pieces`: hidden states are cut by tokens; `adapted`: the last products of layers have adapters.
+    pub fn of(model: &Model, tp: u64, [pieces, adapted]: [bool; 2]) -> OverTp {
+        let decoder = model.decoder.iter().flat_map(|d| &d.layers);
+        let layers = || model.stack.layers.iter().chain(decoder.clone());
+        let each = layers().map(|l| of_layer(l, adapted));
+        let (entries, sums) = each.fold((0, 0), |(e, s), [x, y]| (e + x, s + y));
+        let shared = layers().map(|l| &l.attention.1);
+        let shared = shared.filter(|a| split::shares(a, tp));
+        OverTp {
+            entries,
+            sums,
+            shared: shared.map(|a| 2 * a.kv_heads * a.head_dim).sum(),
+            vocabulary: split::vocabulary(model, tp),
+            pieces,
+        }
+    }
+
+    /// What a rank sends, where layers are `recomputed` or not. A sum of whole hidden states is two, and it comes for each result in the forward and for each input in the
+    /// backward (Shoeybi et al., arXiv 1909.08053, §3). Of pieces an input is gathered, gathered once more for the backward unless the
+    /// layer is recomputed anyway, and its gradient scattered; a result is scattered, and its gradient gathered (Korthikanti et al.,
+    /// arXiv 2205.05198, §4.2).
+    pub fn sent(&self, recomputed: bool) -> Sent {
+        let [entry, sum] = match (self.pieces, recomputed) {
+            (false, false) => [2, 2],
+            (false, true) => [2, 4],
+            (true, false) => [3, 2],
+            (true, true) => [3, 3],
+        };
+        let again = u64::from(recomputed);
+        let [table, head] = match (self.vocabulary, self.pieces) {
+            (true, true) => [2 + again, 3],
+            (true, false) => [2 + 2 * again, 2],
+            // A whole table gives every rank its piece, and gathers the gradient; a whole head gathers its input.
+            (false, true) => [1, 1 + again],
+            (false, false) => [0, 0],
+        };
+        Sent {
+            layers: self.entries * entry + self.sums * sum,
+            shared: self.shared * (2 + u64::from(self.pieces) * again),
+            table,
+            head,
+            loss: u64::from(self.vocabulary) * (1 + again),
+        }
+    }
+}
+
+/// Inputs and results of a layer: each of attention, MLP and attention to an encoder its own, but for what stands beside each other.
+fn of_layer(l: &Layer, adapted: bool) -> [u64; 2] {
+    let ((a, _), (m, _)) = (&l.attention, &l.mlp);
+    let cross = u64::from(l.cross.is_some());
+    if l.order == Order::Sequential {
+        // Of attention to an encoder what it gives enters too.
+        return [2 + 2 * cross, 2 + cross];
+    }
+    let entries = match l.order == Order::Shared && m.before.is_none() {
+        true => 1,
+        false => 2,
+    };
+    let plain = a.after.is_none() && m.after.is_none() && l.factor == 0.0;
+    let one_sum = plain && l.dropout == 0.0 && !l.residual_of_norm && !adapted;
+    [entries, if one_sum { 1 } else { 2 }]
+}
