@@ -18,6 +18,7 @@ mod launch_files;
 mod layers;
 mod library;
 mod limits;
+mod lost_host;
 mod mesh;
 mod mixed_faults;
 mod mpirun;

@@ -49,19 +49,19 @@ pub const CIRCLES: &[Entry] = &[
 /// Code lines of crates.
 #[rustfmt::skip]
 pub const CRATE_LINES: &[Entry] = &[
-    Entry { place: "crossweave", ceiling: 13400, why: "a job on its devices, its ranks and processes, its folder, record, checkpoints and trace, the models that come of it, what programs call, and what plans, explains and predicts it" },
+    Entry { place: "crossweave", ceiling: 13950, why: "a job on its devices, its ranks and processes, its folder, record, checkpoints and trace, the models that come of it, what programs call, and what plans, explains and predicts it" },
     Entry { place: "crossweave-backend-ascend", ceiling: 3300, why: "a run time, operators, fused ones among them, and collectives of one vendor, each declared by hand" },
     Entry { place: "crossweave-backend-cpu", ceiling: 12080, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3250, why: "every collective with its checks, which the CPU back end repeats" },
     Entry { place: "crossweave-backend-wgpu", ceiling: 7050, why: "kernels of every op as WGSL text" },
     Entry { place: "crossweave-benches", ceiling: 3050, why: "one program for each kind of measurement" },
     Entry { place: "crossweave-checkpoint", ceiling: 4310, why: "its own format, safetensors, Hugging Face folders and signatures" },
-    Entry { place: "crossweave-cli", ceiling: 4000, why: "a file for each verb" },
+    Entry { place: "crossweave-cli", ceiling: 4050, why: "a file for each verb" },
     Entry { place: "crossweave-collectives", ceiling: 4250, why: "compositions, plans and their verification for every collective" },
     Entry { place: "crossweave-config", ceiling: 8950, why: "one row of tables for each key of the config, with checks and docs" },
     Entry { place: "crossweave-conform", ceiling: 21060, why: "one case for each duty of a plugin, families of trials for each dimension of what may go wrong, the references in double precision, and scorecards by families of cases" },
     Entry { place: "crossweave-data", ceiling: 9350, why: "every form in which people keep corpora and examples, rows told by content, pairs of texts too, which tokens of a conversation count, and what keeps a hostile one from filling the memory" },
-    Entry { place: "crossweave-engine", ceiling: 3900, why: "the walk, blocks with what they exchange, what a rank is set up on, set-up, evaluation over ranks and stages, and what a run is watched by" },
+    Entry { place: "crossweave-engine", ceiling: 3950, why: "the walk, blocks with what they exchange, what a rank is set up on, set-up, evaluation over ranks and stages, and what a run is watched by" },
     Entry { place: "crossweave-family", ceiling: 5800, why: "one file of at most 120 lines for each family, which models can be cut over ranks, and the table of what every class of transformers reads" },
     Entry { place: "crossweave-gpu", ceiling: 4800, why: "all that back ends of GPUs have in common, products by cuBLASLt's interface and collectives by NCCL's included" },
     Entry { place: "crossweave-hal", ceiling: 11630, why: "device layer, collective checker, crash reports, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
@@ -71,7 +71,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-layers", ceiling: 4750, why: "recording, replaying and validating every call of the plugin interface" },
     Entry { place: "crossweave-plan", ceiling: 3050, why: "the plan, its laws, passes and text, what blocks say to other ranks, and what ranks do together outside it" },
     Entry { place: "crossweave-plugin", ceiling: 2750, why: "the traits, their export as C tables, and the requests of ops and collectives read once for all back ends" },
-    Entry { place: "crossweave-tensor", ceiling: 8700, why: "shapes and gradients of every op, those of single heads, of experts, and of layers, vocabularies and rows cut over ranks too, what blocks exchange with its adjoints, and the types of values and of gradients" },
+    Entry { place: "crossweave-tensor", ceiling: 9000, why: "shapes and gradients of every op, those of single heads, of experts, and of layers, vocabularies and rows cut over ranks too, what blocks exchange with its adjoints, and the types of values and of gradients" },
     Entry { place: "crossweave-zero", ceiling: 4300, why: "passes, lowering to programs, and the closed formulas" },
     Entry { place: "xtask", ceiling: 4800, why: "rules with their tables, and the gate" },
 ];

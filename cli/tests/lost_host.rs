@@ -1,0 +1,122 @@
+//! A run that goes on without a lost host: `examples/launch/again.sh` over imitated hosts, one of which loses its power and comes back.
+
+use crate::common;
+use crate::hosts::Hosts;
+use common::mpi::{families, plugin};
+use common::{Scratch, records};
+use crossweave_tests::system::{Signal, send};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A job that does not end by then never will, on any machine.
+const HUNG: Duration = Duration::from_secs(600);
+
+/// `examples/launch/again.sh` on three hosts, one of which loses its power and comes back: the run goes on over two, then over three again, until
+/// it is asked to stop, and has the bits of an undisturbed one. It is asked behind the last of these, so that no speed of the machine ends it before.
+#[test]
+fn a_run_goes_on_without_a_lost_host_and_takes_it_back() {
+    plugin();
+    if !families().contains(&"openmpi") {
+        return;
+    }
+    let Some(hosts) = Hosts::up(3, &[]) else {
+        return;
+    };
+    let s = Scratch::new();
+    let settings = [
+        "run.heartbeat_s=1.5",
+        "run.checkpoint_every=25",
+        "run.canonical_shards=6",
+        "train_batch_size=6",
+        "run.validate_every=100000",
+    ];
+    let sets = settings.iter().flat_map(|set| ["--set", *set]);
+    let sets: Vec<String> = sets.map(String::from).collect();
+    let words: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let script = Hosts::script().display().to_string();
+    let on: String = (1..=3).map(|i| format!("10.77.0.{i} slots=1\n")).collect();
+    s.write("on", on);
+    let again = Hosts::script().with_file_name("../../../examples/launch/again.sh");
+    let mut c = Command::new("bash");
+    c.args([&script, "run", "1", "bash"]).arg(again);
+    c.arg("config.json").args(&sets);
+    c.args(["--set", "run.steps=1000000"]);
+    let net = "10.77.0.0/24";
+    for (name, value) in [
+        ("HOSTS_PREFIX", hosts.prefix.as_str()),
+        ("HOSTS", "on"),
+        ("OUT", "out"),
+        ("MIN", "2"),
+        ("EVERY", "0.5"),
+        ("RSH", &format!("bash {script} reach")),
+        ("MPIRUN", "mpirun.openmpi"),
+        ("CROSSWEAVE", env!("CARGO_BIN_EXE_crossweave")),
+        ("CROSSWEAVE_CACHE", &s.path("cache").display().to_string()),
+        ("OMPI_MCA_plm_rsh_agent", &format!("{script} agent")),
+        ("OMPI_MCA_btl", "tcp,self"),
+        ("OMPI_MCA_btl_tcp_if_include", net),
+        ("OMPI_MCA_oob_tcp_if_include", net),
+        ("OMPI_MCA_oob_tcp_keepalive_time", "2"),
+        ("OMPI_MCA_oob_tcp_keepalive_intvl", "1"),
+        ("OMPI_MCA_oob_tcp_keepalive_probes", "2"),
+        ("OMPI_MCA_mpi_yield_when_idle", "1"),
+        ("OMPI_MCA_odls_base_sigkill_timeout", "4"),
+        (
+            "OMPI_MCA_orte_tmpdir_base",
+            &s.dir.path().display().to_string(),
+        ),
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ] {
+        c.env(name, value);
+    }
+    let file = std::fs::File::create(s.path("said")).expect("a file");
+    c.current_dir(s.dir.path())
+        .env_remove("CROSSWEAVE_PLUGIN_PATH");
+    c.stdout(file.try_clone().expect("a file")).stderr(file);
+    let mut child = c.stdin(Stdio::null()).spawn().expect("bash starts");
+    let text = || std::fs::read_to_string(s.path("said")).unwrap_or_default();
+    let began = Instant::now();
+    let mut until = |what: &str, ready: &dyn Fn() -> bool| {
+        while !ready() {
+            let ended = child.try_wait().expect("ours").is_some() && !ready();
+            assert!(!ended && began.elapsed() < HUNG, "{what}: {}", text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let steps = || match s.path("out/metrics.jsonl").is_file() {
+        true => records(&s.path("out")).len(),
+        false => 0,
+    };
+    until("begins", &|| steps() > 30);
+    hosts.call(&["power", "3"], &[]).expect("a host");
+    until("goes on", &|| {
+        text().contains("on 2 of 3 hosts, from step-")
+    });
+    let lost = steps();
+    until("trains", &|| steps() > lost + 5);
+    hosts.call(&["mend", "3"], &[]).expect("a host");
+    let back = || text().matches("on 3 of 3 hosts").count();
+    until("takes it back", &|| back() == 2);
+    let returned = steps();
+    until("trains again", &|| steps() > returned + 5);
+    let owner = std::fs::read_to_string(s.path("out/owner.lock")).expect("an owner");
+    let owner: serde_json::Value = serde_json::from_str(&owner).expect("JSON");
+    let pid = owner["pid"].as_u64().expect("a process");
+    send(Signal::SIGINT, u32::try_from(pid).expect("a process"));
+    let status = child.wait().expect("ours");
+    assert_eq!(status.code(), Some(130), "{}", text());
+    // A few steps more, of threads, end both.
+    let done = records(&s.path("out"))
+        .last()
+        .and_then(|r| r["step"].as_u64());
+    let last = format!("run.steps={}", done.expect("steps") + 3);
+    for more in [
+        &["--out", "whole"][..],
+        &["--out", "out", "--resume", "auto"],
+    ] {
+        let job = ["train", "config.json", "--ranks", "3", "--set", &last];
+        s.ok(&[&job[..], more, &words].concat());
+    }
+    common::same(&s.path("whole"), &s.path("out"));
+}
