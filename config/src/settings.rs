@@ -293,7 +293,7 @@ pub enum SequenceParallel {
     Asked(Auto),
 }
 
-/// What a resolved config that lacks the key did: it is from before there was one.
+/// The value of a resolved config that lacks the key: it is from before there was one, and tokens were whole.
 impl Default for SequenceParallel {
     fn default() -> SequenceParallel {
         SequenceParallel::Set(false)

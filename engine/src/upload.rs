@@ -270,6 +270,23 @@ fn upload_through(
     Ok(out)
 }
 
+/// Why rows are refused: they have other numbers of tokens, or of words of images, than rows of this shape.
+pub(crate) fn unfit_rows(
+    units: &[UnitDecl],
+    tokens: &[i32],
+    images_of_rows: &[f32],
+    [batch, seq]: [u64; 2],
+) -> Option<String> {
+    let expected = batch * images(units).map_or(0, |i| i.words());
+    let found = images_of_rows.len();
+    if found as u64 != expected {
+        let what = format!("{found} values of images for {batch} rows, expected {expected}");
+        return Some(what);
+    }
+    let wrong = tokens.len() as u64 != batch * seq;
+    wrong.then(|| format!("{} token ids for {batch} x {seq}", tokens.len()))
+}
+
 /// Why the lengths of documents that came with a batch cannot be used.
 pub(crate) fn unfit_lengths(
     lengths: &[i32],

@@ -180,7 +180,7 @@ impl Drop for Threads {
     }
 }
 
-/// Records the failure of a rank of `here` in this process, and tells the other processes.
+/// Records the failure of a rank of `here` in this process, and reports it to the other processes.
 pub fn failed(shared: &Shared, voice: Option<&Voice>, (rank, here): (u32, usize), e: TrainError) {
     // The death of a process breaks its peers' collectives before the news of it comes.
     let follows = voice.filter(|_| e.may_follow(rank));

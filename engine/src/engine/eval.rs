@@ -5,7 +5,7 @@ use super::gather::OUTSIDE;
 use super::moves::staged;
 use super::{Engine, MicroBatch};
 use crate::error::{Error, Result};
-use crate::upload::{Cuts, lengths_of, positions_of, unfit_lengths};
+use crate::upload::{Cuts, lengths_of, positions_of, unfit_lengths, unfit_rows};
 use crate::values::Act;
 use crossweave_hal::{DType, Tag};
 use crossweave_mesh::Axis;
@@ -158,28 +158,6 @@ impl Engine {
         Ok(words.map(|b| f64::from_le_bytes(*b)).collect())
     }
 
-    /// Holds that there are as many tokens, and words of images, as rows of this length have.
-    pub(super) fn are_rows(
-        &self,
-        tokens: &[i32],
-        images: &[f32],
-        [batch, seq]: [u64; 2],
-    ) -> Result<()> {
-        let seen = crate::upload::images(&self.blocks.units);
-        let expected = batch * seen.map_or(0, |i| i.words());
-        let wrong = match () {
-            _ if images.len() as u64 != expected => format!(
-                "{} values of images for {batch} rows, expected {expected}",
-                images.len()
-            ),
-            _ if tokens.len() as u64 != batch * seq => {
-                format!("{} token ids for {batch} x {seq}", tokens.len())
-            }
-            _ => return Ok(()),
-        };
-        Err(Error::Invalid(wrong))
-    }
-
     /// `targets`: with the lengths of the documents in the rows, as in [`MicroBatch::lengths`].
     pub(super) fn ids(
         &self,
@@ -192,7 +170,9 @@ impl Engine {
         if let Some(why) = unfit_lengths(given, self.lowered.spec.rows.documents, [batch, seq]) {
             return Err(Error::Invalid(why));
         }
-        self.are_rows(tokens, images, [batch, seq])?;
+        if let Some(why) = unfit_rows(&self.blocks.units, tokens, images, [batch, seq]) {
+            return Err(Error::Invalid(why));
+        }
         if targets.is_some_and(|t| t.len() != tokens.len()) {
             return Err(Error::Invalid(format!(
                 "{} targets of {} tokens",

@@ -5,7 +5,7 @@ use super::Engine;
 use super::gather::OUTSIDE;
 use super::moves::staged;
 use crate::error::{Error, Result};
-use crate::upload::Cuts;
+use crate::upload::{Cuts, unfit_rows};
 use crossweave_hal::{DType, Tag};
 use crossweave_planner as planner;
 use crossweave_state::Request;
@@ -26,7 +26,9 @@ impl Engine {
                 "logits that several ranks compute: rank 0 asks for them between lead and done_reading, while the others serve".into(),
             ));
         }
-        self.are_rows(tokens, images, [batch, seq])?;
+        if let Some(why) = unfit_rows(&self.blocks.units, tokens, images, [batch, seq]) {
+            return Err(Error::Invalid(why));
+        }
         let asked = self.state.together();
         let asked = asked.ask(&self.ways(), Request::Forward(batch, seq));
         asked.map_err(|e| self.error("logits", e))?;
@@ -41,8 +43,19 @@ impl Engine {
         given: Option<(&[i32], &[f32])>,
         shape: [u64; 2],
     ) -> Result<Option<Vec<Vec<f32>>>> {
-        let read = self.rows_to_all(given, shape);
-        let (tokens, images) = read.map_err(|e| self.error("rows of a forward", e))?;
+        let [batch, seq] = shape;
+        let words = crate::upload::images(&self.blocks.units).map_or(0, |i| i.words());
+        let (tokens, images) = given.unzip();
+        let tokens = tokens.map(|t| t.iter().map(|id| id.to_le_bytes()).collect());
+        let images = images.map(|x| x.iter().map(|x| x.to_le_bytes()).collect());
+        let to_all = |own, n| {
+            let words = self.words_to_all(own, n);
+            words.map_err(|e| self.error("rows of a forward", e))
+        };
+        let tokens = to_all(tokens, batch * seq)?.into_iter();
+        let images = to_all(images, batch * words)?.into_iter();
+        let tokens: Vec<i32> = tokens.map(i32::from_le_bytes).collect();
+        let images: Vec<f32> = images.map(f32::from_le_bytes).collect();
         let data = self.ids(&tokens, None, &images, (shape, Cuts::none()))?;
         let made = self.run_together(&data);
         made.map_err(|e| self.error("a forward of several ranks", e))
@@ -93,31 +106,11 @@ impl Engine {
         Ok(None)
     }
 
-    /// The rows of a forward from rank 0, which has them, on every rank: token ids, and the patches of their images where units read some.
-    fn rows_to_all(
-        &self,
-        given: Option<(&[i32], &[f32])>,
-        [batch, seq]: [u64; 2],
-    ) -> Tensors<(Vec<i32>, Vec<f32>)> {
-        let (tokens, images) = given.unzip();
-        let words = crate::upload::images(&self.blocks.units).map_or(0, |i| i.words());
-        let ids = tokens.map(|t| t.iter().map(|i| i.to_le_bytes()).collect());
-        let tokens = self.words_to_all(ids, batch * seq)?;
-        let images = match words {
-            0 => vec![],
-            n => {
-                let own = images.map(|x| x.iter().map(|x| x.to_le_bytes()).collect());
-                self.words_to_all(own, batch * n)?
-            }
-        };
-        Ok((
-            tokens.into_iter().map(i32::from_le_bytes).collect(),
-            images.into_iter().map(f32::from_le_bytes).collect(),
-        ))
-    }
-
     /// Words of 32 bits from rank 0 to every rank.
     fn words_to_all(&self, own: Option<Vec<[u8; 4]>>, n: u64) -> Tensors<Vec<[u8; 4]>> {
+        if n == 0 {
+            return Ok(vec![]);
+        }
         let stream = self.lanes.reductions();
         let b = self.device().alloc(stream, 4 * n, Tag::Activation)?;
         if let Some(words) = own {
