@@ -6,6 +6,7 @@ mod calls;
 mod canonical;
 mod common;
 mod context;
+mod cut_blocks;
 mod cut_rows;
 mod documents;
 mod ema;
