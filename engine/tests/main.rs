@@ -15,6 +15,7 @@ mod experts;
 mod gradient_types;
 mod graphs;
 mod host_updates;
+mod kept_inputs;
 mod labels;
 mod ledgers;
 mod lora;
