@@ -8,6 +8,7 @@ mod common;
 mod context;
 mod cut_blocks;
 mod cut_rows;
+mod cut_updates;
 mod documents;
 mod ema;
 mod exchanges;
