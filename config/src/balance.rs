@@ -62,10 +62,6 @@ impl Resolver<'_> {
             }
             Some(Balance::Speed | Balance::Weights(_)) => {}
         }
-        if s.mesh.tp > 1 {
-            let what = "the ranks that share a layer (mesh.tp) see the same sequences, and have equal parts of it";
-            self.error(KEY, what, "set it to \"even\", or mesh.tp to 1");
-        }
         if s.mesh.cp > 1 {
             let what = "the ranks that cut rows (mesh.cp) see the same sequences, and have equal parts of them";
             self.error(KEY, what, "set it to \"even\", or mesh.cp to 1");

@@ -43,7 +43,6 @@ pub const CONFLICTS: &[Conflict] = &[
     row(&["gradient_allreduce_op", "prescale_gradients", "gradient_predivide_factor"], "gradient_allreduce_op \"sum\" divides by nothing",
         &["gradient_allreduce_op=sum", "prescale_gradients=true"]),
     row(&["run.canonical_shards", "mesh.tp"], "run.canonical_shards does not go with mesh.tp above 1", &["run.canonical_shards=4", "mesh.tp=2"]),
-    row(&["run.balance", "mesh.tp"], "run.balance is \"even\" with mesh.tp above 1", &["run.balance=3,1", "mesh.tp=2"]),
     row(&["run.canonical_shards", "mesh.cp"], "run.canonical_shards does not go with mesh.cp above 1", &["run.canonical_shards=4", "mesh.cp=2"]),
     row(&["run.balance", "mesh.cp"], "run.balance is \"even\" with mesh.cp above 1", &["run.balance=3,1", "mesh.cp=2"]),
     row(&["mesh.cp_comm", "mesh.cp"], "\"p2p\" and \"a2a+p2p\" are refused with mesh.cp above 1: a ring of keys and values is not available in this build yet",

@@ -63,7 +63,7 @@ impl Resolver<'_> {
         ranks: u64,
         spec: Option<&ModelSpec>,
     ) -> (Topology, u64) {
-        let may = spec.map_or(Ok(()), |m| split::check(m.model(), 0.0, s.mesh.tp));
+        let may = spec.map_or(Ok(()), |m| split::check(m.model(), s.mesh.tp));
         if let Err(e) = may {
             self.error("mesh.tp", e.what, e.fix);
         }

@@ -469,9 +469,8 @@ pub const ACTIVATION: Table = Table {
         flag(
             "partition_activations",
             "false",
-            "split saved inputs over tensor-parallel ranks",
+            "of the input of a recomputed unit each of the ranks that share layers (mesh.tp) keeps its part; without sequence parallelism, which cuts it by tokens",
         )
-        .moot("ranks that share a layer (mesh.tp) all keep its whole input")
         .deepspeed(),
         flag(
             "cpu_checkpointing",

@@ -186,6 +186,14 @@ pub(crate) fn without_effect(
             "set model.recompute to \"full\", or remove it",
         ),
         (
+            "activation_checkpointing.partition_activations",
+            s.activation_checkpointing.partition_activations
+                && (s.mesh.tp <= 1
+                    || s.model.as_ref().map(Model::recompute) != Some(Recompute::Full)),
+            "has no effect: no ranks that share layers (mesh.tp) keep the same input of a recomputed unit (model.recompute full)",
+            OFF,
+        ),
+        (
             "zero_optimization.offload_param",
             zero.offload_param
                 .as_ref()

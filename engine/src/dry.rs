@@ -2,14 +2,16 @@
 //! memory is taken; and what is planned from it.
 
 use crate::error::{Error, Result};
+use crate::kept::{KEPT_INPUT, KEPT_OVER, kept_by};
 use crate::upload::Cuts;
 use crossweave_hal::{DType, Device, NoDecompose, Tag};
 use crossweave_mesh::AxisSet;
-use crossweave_plan::{Facts, Moves, Peer, Plan, Said, UnitFacts, UnitTalk};
+use crossweave_plan::{Facts, KeptPart, Moves, Peer, Plan, Said, UnitFacts, UnitTalk};
 use crossweave_planner::{Dry, Lowered, RankSpec, Units, numel};
+use crossweave_tensor::spmd::AXES;
 use crossweave_tensor::{
-    Batch, Check, Cx, Env, Flow, GradSink, Group, Keep, KernelCache, Lane, ParamDecl, Rehearsed,
-    RngKey, Run, Split, Spmd, Tensor, Ty, TypedParam, UnitDecl,
+    Batch, Check, Cx, Env, Flow, GradSink, Group, Keep, KernelCache, Lane, Link, ParamDecl,
+    Rehearsed, RngKey, Run, Split, Spmd, Tensor, Ty, TypedParam, UnitDecl,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -146,7 +148,7 @@ pub fn dry_run_with(
             saved_selective: saved[1].max(input),
             saved_input: input,
             flow_bytes: size(&outs.tensors),
-            talk: shared(unit, talk),
+            talk: shared(unit, &flow, talk),
             ..facts_at_rest(unit, compute)
         });
         let shapes = outs.tensors.iter().map(|t| (*t.shape(), t.dtype()));
@@ -162,6 +164,25 @@ pub fn dry_run_with(
         flows,
         writes,
     })
+}
+
+/// The part that each rank can keep of the hidden state that flows into a unit, beside what else does, and how it is gathered; none where ranks do not
+/// have it alike, or do not divide it.
+fn kept_part(unit: &UnitDecl, flow: &Flowing) -> Option<KeptPart> {
+    let (ranks, hidden) = (kept_by(unit, flow.tensors.first()?)?, &flow.tensors[0]);
+    let along = AXES.iter().position(|a| *a == KEPT_OVER);
+    let alike = along.is_some_and(|i| flow.types.first().is_some_and(|t| t[i] == Ty::I));
+    let all = hidden.dtype().bytes(hidden.numel());
+    let gather = as_planned(crossweave_tensor::Said {
+        on: Link::new(KEPT_INPUT, KEPT_OVER),
+        kind: "all_gather",
+        elements: hidden.numel(),
+        dtype: hidden.dtype(),
+        ranks,
+        peers: vec![],
+    });
+    let bytes = size(&flow.tensors) - all + all / u64::from(ranks);
+    alike.then_some(KeptPart { bytes, gather })
 }
 
 /// The parameters of a unit in one flat buffer, as the engine lays them out: fused products need their parts end to end.
@@ -293,9 +314,10 @@ fn most_elements(unit: &UnitDecl) -> u64 {
     trained.map(most).sum()
 }
 
-/// The same with who shares the unit.
-fn shared(unit: &UnitDecl, talk: UnitTalk) -> UnitTalk {
+/// The same with who shares the unit, and what can be kept of its input in parts.
+fn shared(unit: &UnitDecl, flow: &Flowing, talk: UnitTalk) -> UnitTalk {
     UnitTalk {
+        kept: kept_part(unit, flow),
         owners: owners(unit),
         parts: unit.params.iter().any(|p| !p.held.part.is_whole()),
         reduction: sums_of_summands(unit),

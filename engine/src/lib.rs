@@ -18,6 +18,7 @@ mod error;
 mod graphs;
 mod groups;
 mod in_flight;
+mod kept;
 mod lanes;
 mod ledger;
 mod nonfinite;

@@ -9,10 +9,10 @@ use std::sync::Arc;
 pub(crate) enum Act {
     /// The tape with its inputs and outputs.
     Saved(Tape, Vec<Var>, Vec<Var>),
-    /// Only the inputs.
-    Inputs(Vec<Tensor>),
-    /// Only the inputs, in host memory.
-    Away(Vec<Spilled>),
+    /// Only the inputs; where the first is this rank's part of it, the shape of the whole.
+    Inputs(Vec<Tensor>, Option<Shape>),
+    /// The same in host memory.
+    Away(Vec<Spilled>, Option<Shape>),
 }
 
 /// One kept input while it is away.
@@ -59,10 +59,10 @@ impl Values {
         }
     }
 
-    /// The kept inputs of a unit.
-    pub fn inputs(&mut self, u: usize, m: usize) -> Result<Vec<Tensor>> {
+    /// The kept inputs of a unit, and where the first is a part the shape of the whole.
+    pub fn inputs(&mut self, u: usize, m: usize) -> Result<(Vec<Tensor>, Option<Shape>)> {
         match self.acts[u][m].take() {
-            Some(Act::Inputs(ins)) => Ok(ins),
+            Some(Act::Inputs(ins, whole)) => Ok((ins, whole)),
             _ => shape_error("no inputs are kept that a forward could be run of again"),
         }
     }
@@ -81,7 +81,7 @@ impl Values {
 
     /// `Spill`: copies kept inputs off the device; their memory is free once the copy is over.
     pub fn spill(&mut self, u: usize, m: usize, out: &Stream) -> Result<()> {
-        let ins = self.inputs(u, m)?;
+        let (ins, whole) = self.inputs(u, m)?;
         let mut away = Vec::with_capacity(ins.len());
         for t in ins {
             if t.extent() != t.dtype().bytes(t.numel()) || t.numel() == 0 {
@@ -96,13 +96,13 @@ impl Values {
             out.copy(memory.buffer().all(), t.region())?;
             away.push(Spilled::Away(memory, *t.shape(), t.dtype()));
         }
-        self.keep(u, m, Some(Act::Away(away)));
+        self.keep(u, m, Some(Act::Away(away, whole)));
         Ok(())
     }
 
     /// `Fetch`: brings them back.
     pub fn fetch(&mut self, u: usize, m: usize, stream: &Stream) -> Result<()> {
-        let Some(Act::Away(away)) = self.acts[u][m].take() else {
+        let Some(Act::Away(away, whole)) = self.acts[u][m].take() else {
             return shape_error("nothing was spilled that could be fetched");
         };
         let mut ins = Vec::with_capacity(away.len());
@@ -118,7 +118,7 @@ impl Values {
                 }
             });
         }
-        self.keep(u, m, Some(Act::Inputs(ins)));
+        self.keep(u, m, Some(Act::Inputs(ins, whole)));
         Ok(())
     }
 }

@@ -516,13 +516,13 @@ fn planned(w: &World, units: Vec<UnitDecl>, s: RankSpec) -> String {
     t.err().unwrap().to_string()
 }
 
-/// What must be seen whole to be updated is not cut.
+/// What must be seen whole to be updated is gathered of equal parts, and not of others.
 #[test]
-fn an_optimizer_of_whole_matrices_takes_no_box() {
+fn an_optimizer_of_whole_matrices_takes_equal_parts_only() {
     use crossweave_engine::optimizers::{Muon, MuonScale};
     let w = world();
     let s = job(
-        [1, 2],
+        [1, 3],
         0,
         Optimizer::Muon(Muon {
             momentum: 0.95,
@@ -541,8 +541,8 @@ fn an_optimizer_of_whole_matrices_takes_no_box() {
     for part in [
         "0.up",
         "Muon",
-        "tp2",
-        "[20, 24] of [40, 24]",
+        "tp3",
+        "[14, 24] of [40, 24]",
         "param_groups",
     ] {
         assert!(e.contains(part), "{part:?} is not in {e}");

@@ -1,13 +1,13 @@
 //! The types of gradients in the dry run: of every family that can be cut over two ranks nothing is wrong, and any one sum over the ranks
 //! that is taken away or made twice, in any block, is named before anything runs; so is a sum of the plan.
 
-use crate::common::world;
+use crate::common::{with, world};
 use crossweave_engine::{dry_run, dry_run_with};
 use crossweave_hal::{DType, Device};
 use crossweave_mesh::{Axis, AxisSet, Place};
 use crossweave_nn::split::{check, sequence};
-use crossweave_nn::{Lora, ModelSpec, Targets};
-use crossweave_tensor::{Altered, Check, UnitDecl, place_on};
+use crossweave_nn::{Distill, Lora, ModelSpec, Targets, taught};
+use crossweave_tensor::{Altered, Check, Distillation, UnitDecl, place_on};
 use serde_json::Value;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,13 +21,9 @@ fn models() -> BTreeMap<String, ModelSpec> {
     let found = folders.filter_map(|f| {
         let name = f.file_name().into_string().unwrap();
         let text = std::fs::read_to_string(f.path().join("model/config.json")).ok()?;
-        let mut config: Value = serde_json::from_str(&text).unwrap();
-        // T5 drops within its MLP, which is not cut.
-        if config.get("dropout_rate").is_some() {
-            config["dropout_rate"] = 0.0.into();
-        }
+        let config: Value = serde_json::from_str(&text).unwrap();
         let spec = ModelSpec::from_hf(&config).unwrap();
-        check(spec.model(), 0.0, 2).is_ok().then_some((name, spec))
+        check(spec.model(), 2).is_ok().then_some((name, spec))
     });
     found.collect()
 }
@@ -38,7 +34,7 @@ fn both(spec: &ModelSpec, hidden_over: AxisSet) -> [Vec<UnitDecl>; 2] {
     let lora = Lora {
         r: 2,
         alpha: 4.0,
-        dropout: 0.0,
+        dropout: 0.1,
         rslora: false,
         targets: Targets::AllLinear,
     };
@@ -98,38 +94,44 @@ fn each_sum_is_named(models: &BTreeMap<String, ModelSpec>, hidden_over: AxisSet)
         for (k, units) in both(spec, hidden_over).iter().enumerate() {
             let what = format!("{name}{}", ["", " with adapters"][k]);
             let model = (&units[..], tokens(spec).next_multiple_of(2));
-            if let Err(e) = dry_run(&null, units, DType::F32, 2, model.1) {
-                panic!("{what}: {e}");
-            }
-            let last = units.len() - 1;
-            let passes = (0..units.len()).map(|u| (u, None)).chain([(last, Some(2))]);
-            for (u, pass) in passes {
-                for (sum, times) in (0..).flat_map(|sum| [(sum, 0), (sum, 2)]) {
-                    let Some((op, found)) = altered(&null, model, (u, sum, times), pass) else {
-                        break;
-                    };
-                    let what = format!("{what}, {} {times} times: sum {sum}, {op}", units[u].name);
-                    let Err(e) = found else {
-                        panic!("{what}: nothing is found");
-                    };
-                    assert!(
-                        e.contains("sharding types") && e.contains("on tp"),
-                        "{what}: {e}"
-                    );
-                    let names = units.iter().flat_map(|u| &u.params).map(|p| &p.name);
-                    if op == "sum of a scale's gradient" {
-                        assert!(e.contains("_norm on tp"), "{what}: {e}");
-                        assert!(
-                            names.into_iter().any(|n| e.contains(n.as_str())),
-                            "{what}: {e}"
-                        );
-                    }
-                    *met.entry(op).or_default() += 1;
-                }
-            }
+            each_sum_of(&null, &what, model, &mut met);
         }
     }
     met
+}
+
+/// The same of the blocks of one model.
+fn each_sum_of(null: &Device, what: &str, model: (&[UnitDecl], u64), met: &mut Met) {
+    let units = model.0;
+    if let Err(e) = dry_run(null, units, DType::F32, 2, model.1) {
+        panic!("{what}: {e}");
+    }
+    let last = units.len() - 1;
+    let passes = (0..units.len()).map(|u| (u, None)).chain([(last, Some(2))]);
+    for (u, pass) in passes {
+        for (sum, times) in (0..).flat_map(|sum| [(sum, 0), (sum, 2)]) {
+            let Some((op, found)) = altered(null, model, (u, sum, times), pass) else {
+                break;
+            };
+            let what = format!("{what}, {} {times} times: sum {sum}, {op}", units[u].name);
+            let Err(e) = found else {
+                panic!("{what}: nothing is found");
+            };
+            assert!(
+                e.contains("sharding types") && e.contains("on tp"),
+                "{what}: {e}"
+            );
+            let names = units.iter().flat_map(|u| &u.params).map(|p| &p.name);
+            if op == "sum of a scale's gradient" {
+                assert!(e.contains("_norm on tp"), "{what}: {e}");
+                assert!(
+                    names.into_iter().any(|n| e.contains(n.as_str())),
+                    "{what}: {e}"
+                );
+            }
+            *met.entry(op).or_default() += 1;
+        }
+    }
 }
 
 /// Enters, reductions, sums of scales, of the vocabulary's lookup and loss, in layers, adapters, heads and decoders: each is needed once.
@@ -140,9 +142,11 @@ fn any_sum_that_is_missing_or_made_twice_is_named() {
     let ops = [
         "cross_entropy",
         "enter",
+        "gather",
         "logits",
         "reduce",
         "sum of a scale's gradient",
+        "sum of squares",
     ];
     assert_eq!(met.keys().copied().collect::<Vec<_>>(), ops, "{met:?}");
     let families: BTreeSet<&str> = models.values().map(|s| s.family().name).collect();
@@ -153,7 +157,9 @@ fn any_sum_that_is_missing_or_made_twice_is_named() {
         "gpt2",
         "llama",
         "llava",
+        "olmo2",
         "qwen3",
+        "stablelm",
         "t5",
     ] {
         assert!(families.contains(family), "{family} is not in {families:?}");
@@ -172,8 +178,44 @@ fn any_gather_that_is_missing_or_made_twice_is_named() {
         "logits",
         "scatter",
         "sum of a scale's gradient",
+        "sum of squares",
     ];
     assert_eq!(met.keys().copied().collect::<Vec<_>>(), ops, "{met:?}");
+}
+
+/// Sums of a teacher's blocks, and of the loss beside it, over a vocabulary that is cut.
+#[test]
+fn any_sum_beside_a_teacher_that_is_missing_or_made_twice_is_named() {
+    let (w, models) = (world(), models());
+    let null = w.null.open(0).unwrap();
+    let place = Place::on(&[(Axis::Tp, 2)], 0).unwrap();
+    let how = Distill {
+        loss: Distillation::new(0.5, 2.0),
+        stop_step: None,
+        rests: true,
+    };
+    let mut met = Met::new();
+    for (student, teacher) in [("gpt2-tied", "qwen3-v4"), ("olmo2-v5", "gpt2-untied")] {
+        let keys = [("vocab_size", 37)];
+        let [student, teacher] = [student, teacher].map(|n| with(&models[n], &keys));
+        let mut units = taught(student.model(), teacher.model(), &how, &place);
+        place_on(&mut units, &place).unwrap();
+        each_sum_of(&null, student.family().name, (&units, 6), &mut met);
+    }
+    for op in ["distillation", "sum of the divergence", "reduce", "enter"] {
+        assert!(met.contains_key(op), "{op} is not in {met:?}");
+    }
+    // Logits of a student and of a teacher that are cut otherwise do not meet.
+    let [student, teacher] =
+        ["gpt2-tied", "qwen3-v4"].map(|n| with(&models[n], &[("vocab_size", 37)]));
+    let mut units = taught(student.model(), teacher.model(), &how, &place);
+    let alone = taught(student.model(), teacher.model(), &how, &Place::alone());
+    let last = units.len() - 2;
+    units[last] = alone[last].clone();
+    place_on(&mut units, &place).unwrap();
+    let e = dry_run(&null, &units, DType::F32, 2, 6).map(|_| ());
+    let e = e.unwrap_err().to_string();
+    assert!(e.contains("distillation"), "{e}");
 }
 
 /// A gradient that is whole on each rank and summed by the plan over them would be twice as large; one of cut parameters would be that of

@@ -28,7 +28,7 @@ fn adafactor(beta1: Option<f64>) -> Optimizer {
     })
 }
 
-fn muon() -> ParamGroups {
+pub fn muon() -> ParamGroups {
     let muon = Optimizer::Muon(Muon {
         momentum: 0.95,
         nesterov: true,

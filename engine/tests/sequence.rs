@@ -45,8 +45,7 @@ fn checkpoints() -> BTreeMap<String, ModelSpec> {
         let config: Value = serde_json::from_str(&text).unwrap();
         let spec = ModelSpec::from_hf(&config).unwrap();
         let next = spec.family().predicts() == Predicts::Next && !spec.family().sees();
-        (next && spec.model().vocab >= 37 && check(spec.model(), 0.0, 2).is_ok())
-            .then_some((name, spec))
+        (next && spec.model().vocab >= 37 && check(spec.model(), 2).is_ok()).then_some((name, spec))
     });
     found.collect()
 }

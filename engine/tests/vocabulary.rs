@@ -33,10 +33,10 @@ fn models() -> [ModelSpec; 4] {
 }
 
 /// Each gradient by its name, of what a rank holds.
-type Gradients = Vec<(String, Vec<f32>)>;
+pub type Gradients = Vec<(String, Vec<f32>)>;
 
 /// What every rank makes of a batch in which some predictions do not count: its loss, its gradients, and what it holds.
-fn gradients(w: &World, model: &impl Declares, s: &RankSpec) -> Vec<(f64, Gradients, Trained)> {
+pub fn gradients(w: &World, model: &impl Declares, s: &RankSpec) -> Vec<(f64, Gradients, Trained)> {
     let n = (s.rows.batch * s.rows.seq_len) as i32;
     let tokens: Vec<i32> = (0..n).map(|i| i * i % 37).collect();
     let counted = |(i, id): (usize, &i32)| if i % 7 == 2 { -100 } else { (id + 5) % 37 };
@@ -63,7 +63,7 @@ fn gradients(w: &World, model: &impl Declares, s: &RankSpec) -> Vec<(f64, Gradie
     found.into_inner().unwrap()
 }
 
-type Trained = std::collections::BTreeMap<String, crossweave_mesh::Held>;
+pub type Trained = std::collections::BTreeMap<String, crossweave_mesh::Held>;
 
 /// Rows that are divided evenly (of 36), and not; targets that a rank has and that it has not.
 #[test]

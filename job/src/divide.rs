@@ -13,7 +13,7 @@ use crossweave_tensor::UnitDecl;
 /// Sequences of each rank, and units of each stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Division {
-    /// Sequences of each data-parallel rank's micro-batch; none where all take the same.
+    /// Sequences of the micro-batch of each data-parallel rank; none where all take the same.
     pub rows: Option<Vec<u64>>,
     /// Units of each pipeline stage; none where every rank has the whole model.
     pub stages: Option<PipelineSpec>,
@@ -55,16 +55,31 @@ impl Division {
     }
 }
 
-/// Sequences of each rank's micro-batch; none where all take the same.
+/// Sequences of the micro-batch of each data-parallel rank; none where all take the same.
 fn rows(job: &Job, by: Shares<'_>) -> Option<Vec<u64>> {
-    let micro = job.resolved.batch.micro;
-    let total = micro * u64::from(job.ranks);
-    let rows = match (by, job.resolved.settings.run.balance()) {
-        (Shares::Measured(speeds), _) => shares(total, speeds),
-        (Shares::Given, Some(Balance::Weights(w))) => shares(total, &w),
+    let r = &job.resolved;
+    let weights = match (by, r.settings.run.balance()) {
+        (Shares::Measured(speeds), _) => speeds.to_vec(),
+        (Shares::Given, Some(Balance::Weights(w))) => w,
         _ => return None,
     };
+    let data = job.data_ranks();
+    let each = slowest(job, &weights, data, |p| p.index(AxisSet::DATA));
+    let micro = r.batch.micro;
+    let rows = shares(micro * u64::from(data), &each);
     Some(rows).filter(|rows| rows.iter().any(|r| *r != micro))
+}
+
+/// The weight of each of `n` sets of ranks that take the same sequences, given which set the rank at a place is in and a weight for each rank: a
+/// set is as fast as the slowest of its ranks.
+fn slowest(job: &Job, weights: &[f64], n: u32, of: impl Fn(&Place) -> u32) -> Vec<f64> {
+    let mut each = vec![f64::INFINITY; n as usize];
+    for (rank, w) in (0..job.resolved.mesh.world_size()).zip(weights) {
+        if let Some(least) = each.get_mut(of(&job.resolved.mesh.place(rank)) as usize) {
+            *least = least.min(*w);
+        }
+    }
+    each
 }
 
 /// The stages of a job; none where there is one.
@@ -96,12 +111,7 @@ fn stages(job: &Job, sizes: Sizes<'_>, by: Shares<'_>) -> Result<Option<Pipeline
     };
     Ok(Some(match weights {
         Some(w) => {
-            // All ranks of a stage take the same sequences: it is as fast as the slowest of them.
-            let mut each = vec![f64::INFINITY; stages as usize];
-            for (rank, w) in (0..r.mesh.world_size()).zip(w) {
-                let stage = r.mesh.place(rank).at(Axis::Pp) as usize;
-                each[stage] = each[stage].min(w);
-            }
+            let each = slowest(job, &w, stages as u32, |p| p.at(Axis::Pp));
             PipelineSpec::weighted(&costs(&units, sizes), &each, order)
         }
         None => PipelineSpec::even(n as u32, stages as u32, order),

@@ -350,10 +350,9 @@ impl Source {
         adapted.unwrap_or_else(|| units_over(self.spec.model(), place))
     }
 
-    /// Is its vocabulary cut with its layers? Beside a teacher it is not.
+    /// Is its vocabulary cut with its layers?
     pub fn cuts_vocabulary(&self, place: &Place) -> bool {
-        let tp = place.length(Axis::Tp).into();
-        self.teacher.is_none() && split::vocabulary(self.spec.model(), tp)
+        split::vocabulary(self.spec.model(), place.length(Axis::Tp).into())
     }
 
     /// Refuses a mesh over which its layers cannot be cut.
@@ -368,8 +367,7 @@ impl Source {
                 "set it to 1",
             ));
         }
-        let dropout = self.lora.as_ref().map_or(0.0, |l| l.dropout);
-        let may = split::check(self.spec.model(), dropout, tp);
+        let may = split::check(self.spec.model(), tp);
         may.map_err(|e| JobError::refused(format!("mesh.tp: {}", e.what), e.fix))
     }
 

@@ -29,6 +29,7 @@ pub fn spec(job: &Job, division: &Division, place: Place) -> RankSpec {
         clip: r.settings.gradient_clipping,
         optim: optimizer::of_resolved(&r.settings),
         recompute: r.model.recompute(),
+        cuts_kept_inputs: r.settings.activation_checkpointing.partition_activations,
         zero: zero_spec(&r.settings),
         precision: precision(r),
         offload: offload::offload(r),

@@ -3,14 +3,28 @@
 //! backward.
 
 use crate::desc::Model;
-use crate::units;
+use crate::lora::Adapters;
+use crate::{declared, split};
 use crossweave_tensor::{
-    Batch, Block, Cx, Distillation, Env, Flow, GradSink, Group, Result, UnitDecl,
+    Axis, Batch, Block, Cx, Distillation, Env, Flow, GradSink, Group, Place, Result, UnitDecl,
+    aside,
 };
 use std::sync::Arc;
 
 /// The beginning of the names of a teacher's units and parameters.
 pub const TEACHER: &str = "teacher.";
+
+/// The part of a model in a job.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Role<'a> {
+    /// It learns from its targets.
+    #[default]
+    Alone,
+    /// It learns from a teacher too.
+    Student(&'a Distill),
+    /// It teaches: of its logits each rank keeps those of its rows of the vocabulary.
+    Teacher,
+}
 
 /// The loss by which a teacher teaches.
 #[derive(Clone)]
@@ -57,30 +71,38 @@ impl Block for Frozen {
             training: false,
             ..*cx.env
         };
-        let mut alone = Cx::new(&env);
-        let ins = match self.first {
-            true => vec![],
-            false => before
-                .iter()
-                .map(|v| Ok(alone.input(cx.val(*v)?.clone())))
-                .collect::<Result<_>>()?,
-        };
-        let outs = self.inner.forward(&mut alone, Flow(ins))?;
-        for v in outs.0 {
-            let t = alone.val(v)?.clone();
-            out.push(cx.input(t));
-        }
+        let ins = if self.first { &[] } else { before };
+        let outs = aside(cx, &env, ins, |alone, ins| {
+            Ok(self.inner.forward(alone, Flow(ins))?.0)
+        })?;
+        out.extend(outs);
         Ok(Flow(out))
     }
 }
 
+/// The teacher's units where the student's vocabulary is cut over the ranks of a place: its own is cut alike, and its layers where they can be.
+/// Its logits stay where they are made.
+fn beside(teacher: &Model, place: &Place) -> Vec<UnitDecl> {
+    let tp = place.length(Axis::Tp).into();
+    let layers = match split::check(teacher, tp) {
+        Ok(()) => *place,
+        Err(_) => Place::alone(),
+    };
+    declared(
+        teacher,
+        &mut Adapters::default(),
+        [place, &layers],
+        Role::Teacher,
+    )
+}
+
 /// Puts the units of `teacher` before the last of `student`, which hears it.
-pub(crate) fn taught(student: &mut Vec<UnitDecl>, teacher: &Model, how: &Distill) {
+pub(crate) fn taught(student: &mut Vec<UnitDecl>, teacher: &Model, how: &Distill, place: &Place) {
     let Some(head) = student.pop() else {
         return;
     };
     let from = student.len();
-    for (i, mut u) in units(teacher).into_iter().enumerate() {
+    for (i, mut u) in beside(teacher, place).into_iter().enumerate() {
         u.name = format!("{TEACHER}{}", u.name);
         for p in &mut u.params {
             p.name = format!("{TEACHER}{}", p.name);

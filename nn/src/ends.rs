@@ -1,7 +1,7 @@
 //! The first block and the last: token embedding, and head with the loss. Where the vocabulary is cut over ranks, each has rows of both.
 
 use crate::desc::{Decoder, Model};
-use crate::distill::Distill;
+use crate::distill::{Distill, Role};
 use crate::experts::Routers;
 use crate::lora::{Adapter, Adapters};
 use crate::pair::Answer;
@@ -202,6 +202,8 @@ struct Head {
     adapters: Vec<Option<Adapter>>,
     adapter: Option<Adapter>,
     distill: Option<Distill>,
+    /// It teaches, and a student's head takes each rank's logits.
+    teaches: bool,
     routers: Option<Routers>,
 }
 
@@ -210,7 +212,7 @@ pub fn head(
     b: &mut Builder,
     m: &Model,
     all: &mut Adapters,
-    distill: Option<&Distill>,
+    role: Role<'_>,
     over: Option<&Vocabulary>,
 ) {
     let h = &m.head;
@@ -256,7 +258,11 @@ pub fn head(
             cap: (h.cap > 0.0).then(|| Pointwise::soft_cap(h.cap)),
             adapters,
             adapter,
-            distill: distill.cloned(),
+            distill: match role {
+                Role::Student(d) => Some(d.clone()),
+                Role::Alone | Role::Teacher => None,
+            },
+            teaches: matches!(role, Role::Teacher),
             routers: Routers::of(m),
         }
     });
@@ -289,14 +295,15 @@ impl Block for Head {
             logits = cx.pointwise(f, &[logits])?;
         }
         if !cx.has_targets() {
-            if let Some(v) = &self.over {
+            if let Some(v) = self.over.as_ref().filter(|_| !self.teaches) {
                 logits = v.whole(cx, logits)?;
             }
             return Ok(Flow([logits].into_iter().chain(answer).collect()));
         }
         let heard = self.distill.as_ref().filter(|d| d.teaches(cx.env));
         let loss = match (heard, flow.0.get(1), &self.over) {
-            (Some(d), Some(teacher), _) => cx.distilled(logits, *teacher, &d.loss)?,
+            (Some(d), Some(t), Some(v)) => v.distilled(cx, [logits, *t], &d.loss)?,
+            (Some(d), Some(teacher), None) => cx.distilled(logits, *teacher, &d.loss)?,
             (.., Some(v)) => v.cross_entropy(cx, logits)?,
             _ => cx.cross_entropy(logits)?,
         };

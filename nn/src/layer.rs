@@ -8,8 +8,8 @@ use crate::parts::{Curve, Declare, HeadNormed, Input, Lin, Normed, Several, acti
 use crate::split::{self, Cut};
 use crossweave_family::rope::{Rotary, Tables};
 use crossweave_tensor::{
-    AttentionExtras, AttentionSpec, Axis, AxisSet, Block, Builder, Cx, Flow, Init, Param, Place,
-    Pointwise, Result, Tensor, Var,
+    AttentionExtras, AttentionSpec, Axis, AxisSet, Block, Builder, Cx, Flow, Init, Lies, Param,
+    Place, Pointwise, Result, Tensor, Var, dropout_of,
 };
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ struct Turn {
 
 struct Attention {
     qkv: Several,
-    /// Fewer key-value heads than ranks: so many, which every rank computes, and of which it takes that of its queries.
+    /// Fewer key-value heads than ranks: so many, of which every rank takes that of its queries.
     shared_heads: Option<u64>,
     qk_norm: Option<[HeadNormed; 2]>,
     /// The norms stand behind the rotation.
@@ -256,6 +256,9 @@ fn attention(
     }
 }
 
+/// The dim of the columns of `[B, T, width]`.
+const COLUMNS: usize = 2;
+
 /// The axes over which heads are cut.
 fn over_tp(tp: u64) -> AxisSet {
     match tp {
@@ -385,9 +388,14 @@ impl Attention {
     fn inputs(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], of: Input) -> Result<[Var; 3]> {
         let p = self.qkv.run(cx, adapters, of)?;
         let (mut q, mut k, mut v) = (p[0], p[1], p[2]);
-        if self.shared_heads.is_some() && split::cuts_tokens(cx) {
-            k = split::of_all_tokens(cx, k)?;
-            v = split::of_all_tokens(cx, v)?;
+        if self.shared_heads.is_some() {
+            // A rank has its own tokens of them, or of a fused projection a part of each.
+            let whole = |cx: &mut Cx<'_>, x: Var| match self.qkv {
+                Several::Cut(..) => cx.gather(x, Axis::Tp, COLUMNS),
+                _ if split::cuts_tokens(cx) => split::of_all_tokens(cx, x),
+                _ => Ok(x),
+            };
+            [k, v] = [whole(cx, k)?, whole(cx, v)?];
         }
         [q, k] = self.normed(cx, [q, k], !self.rotates_first)?;
         if let Some(turn) = self.turn {
@@ -404,7 +412,11 @@ impl Attention {
         }
         [q, k] = self.normed(cx, [q, k], self.rotates_first)?;
         match self.shared_heads {
-            Some(n) => Ok([q, own_head(cx, k, n)?, own_head(cx, v, n)?]),
+            Some(n) => {
+                let gathered = matches!(self.qkv, Several::Cut(..)) || split::cuts_tokens(cx);
+                let mut own = |x: Var| own_head(cx, x, (n, gathered));
+                Ok([q, own(k)?, own(v)?])
+            }
             None => Ok([q, k, v]),
         }
     }
@@ -470,10 +482,10 @@ impl Cross {
     }
 }
 
-/// The head of this rank's queries, among `n` that all ranks have; its gradient is the sum of what ranks make of it, where they are gathered
+/// The head of this rank's queries, among `n` that all ranks have; its gradient is the sum of what ranks make of it, where they are `gathered`
 /// that of the gather.
-fn own_head(cx: &mut Cx<'_>, x: Var, n: u64) -> Result<Var> {
-    let x = match split::cuts_tokens(cx) {
+fn own_head(cx: &mut Cx<'_>, x: Var, (n, gathered): (u64, bool)) -> Result<Var> {
+    let x = match gathered {
         true => x,
         false => cx.enter(x, Axis::Tp)?,
     };
@@ -503,7 +515,7 @@ impl Mlp {
             Between::Swiglu => cx.swiglu(p[0], p[1])?,
             Between::Glu(f) => cx.pointwise(f, &p)?,
         };
-        cx.dropout(h, self.dropout)
+        dropout_of(cx, h, self.dropout, Lies::Columns(Axis::Tp))
     }
 }
 

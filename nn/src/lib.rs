@@ -20,6 +20,7 @@ pub use crossweave_family::{
     ConfigError, ModelSpec, Predicts, Stack, Tensors, desc, family, written,
 };
 pub use distill::Distill;
+use distill::Role;
 pub use lora::{Adapters, Lora, LoraError, Targets};
 pub use vision::still;
 
@@ -36,36 +37,37 @@ pub fn units_over(model: &Model, place: &Place) -> Vec<UnitDecl> {
     declare(model, &mut Adapters::default(), place)
 }
 
-/// The same of a student, with the units of its teacher, which every rank has all of, as of the vocabulary.
+/// The same of a student, with the units of its teacher: its vocabulary is cut as the student's, and its layers where they can be.
 pub fn taught(model: &Model, teacher: &Model, how: &Distill, place: &Place) -> Vec<UnitDecl> {
-    let mut units = declared(model, &mut Adapters::default(), Some(how), place);
-    distill::taught(&mut units, teacher, how);
+    let all = &mut Adapters::default();
+    let mut units = declared(model, all, [place; 2], Role::Student(how));
+    distill::taught(&mut units, teacher, how, place);
     units
 }
 
 /// The units of a model with the adapters that are asked for.
 pub(crate) fn declare(model: &Model, all: &mut Adapters, place: &Place) -> Vec<UnitDecl> {
-    declared(model, all, None, place)
+    declared(model, all, [place; 2], Role::Alone)
 }
 
-fn declared(
+/// The same of a model of a role, with places of their own for the vocabulary and for the layers.
+pub(crate) fn declared(
     model: &Model,
     all: &mut Adapters,
-    distill: Option<&Distill>,
-    place: &Place,
+    [of_rows, place]: [&Place; 2],
+    role: Role<'_>,
 ) -> Vec<UnitDecl> {
     let mut b = Builder::default();
     if let Some(v) = &model.vision {
         vision::declare(&mut b, model, v, all);
     }
-    // A teacher's logits stand beside all of the student's.
-    let rows = split::rows(model, place).filter(|_| distill.is_none());
+    let rows = split::rows(model, of_rows);
     ends::embed(&mut b, model, rows.as_ref());
     layer::layers(&mut b, model, all, place);
     if let Some(d) = &model.decoder {
         ends::join(&mut b, model, d, rows.as_ref());
         layer::behind(&mut b, model, d, all, place);
     }
-    ends::head(&mut b, model, all, distill, rows.as_ref());
+    ends::head(&mut b, model, all, role, rows.as_ref());
     b.finish()
 }

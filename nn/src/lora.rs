@@ -7,7 +7,8 @@
 use crate::split::{Cut, LinearSplit};
 use crate::{ModelSpec, declare};
 use crossweave_tensor::{
-    Cx, Group, Init, Param, Place, Result, Unit, UnitDecl, Var, linear_scaled,
+    Axis, Cx, Group, Init, Lies, Param, Place, Result, Unit, UnitDecl, Var, dropout_of,
+    linear_scaled,
 };
 use fancy_regex::Regex;
 
@@ -61,6 +62,8 @@ pub struct Adapter {
     b: Param,
     scale: f64,
     dropout: f64,
+    /// The part of its input that a rank has.
+    input: Lies,
     /// The cut of the layer beside it.
     cut: Cut,
 }
@@ -68,7 +71,7 @@ pub struct Adapter {
 impl Adapter {
     /// `y + scale B A dropout(x)`; `y` must not be used afterwards. Beside a layer that is cut by outputs B is, by inputs A.
     pub fn add(&self, cx: &mut Cx<'_>, x: Var, y: Var) -> Result<Var> {
-        let h = cx.dropout(x, self.dropout)?;
+        let h = dropout_of(cx, x, self.dropout, self.input)?;
         let h = cx.linear(h, self.a, None)?;
         let h = self.cut.reduce(cx, h)?;
         let h = self.cut.enter(cx, h)?;
@@ -172,6 +175,11 @@ impl Adapters {
             b,
             scale: lora.scale(),
             dropout: lora.dropout,
+            input: match how.cut {
+                Cut::Rows => Lies::Columns(Axis::Tp),
+                Cut::Not if head => Lies::Tokens,
+                Cut::Not | Cut::Columns => Lies::Hidden,
+            },
             cut: how.cut,
         })
     }

@@ -4,8 +4,8 @@ use crate::desc::{Act, Linear, Norm, NormKind, Over};
 use crate::lora::{Adapter, Adapters};
 use crate::split::{Cut, LinearSplit};
 use crossweave_tensor::{
-    Activation, Axis, Cx, Group, Init, NormForm, Param, Place, Pointwise, Result, Unit, Var,
-    linear_summand,
+    Activation, Axis, Cx, Group, Init, NormForm, Param, Place, Pointwise, Result, RmsNormOver,
+    Unit, Var, head_norm_over, linear_summand,
 };
 
 /// A linear layer.
@@ -162,11 +162,15 @@ impl Normed {
 pub enum HeadNormed {
     /// One scale for all heads, or of all heads together.
     Shared(Normed),
+    /// All heads together, of which ranks have parts.
+    Parts(RmsNormOver, Param),
     /// A scale of each head's own.
     Own {
         ws: Vec<Param>,
         heads: u64,
         eps: f64,
+        /// Other ranks have the other heads, and all the parameters of every head.
+        over: Option<Axis>,
     },
 }
 
@@ -175,7 +179,19 @@ impl HeadNormed {
     pub fn run(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
         match self {
             HeadNormed::Shared(n) => n.run(cx, x),
-            HeadNormed::Own { ws, heads, eps } => cx.head_norm(x, ws, *eps, *heads),
+            HeadNormed::Parts(norm, w) => norm.run(cx, x, *w),
+            HeadNormed::Own {
+                ws,
+                heads,
+                eps,
+                over: None,
+            } => cx.head_norm(x, ws, *eps, *heads),
+            HeadNormed::Own {
+                ws,
+                heads,
+                eps,
+                over: Some(axis),
+            } => head_norm_over(cx, x, ws, *eps, (*heads, *axis)),
         }
     }
 }
@@ -374,9 +390,21 @@ impl<'a, 'u> Declare<'a, 'u> {
         [heads, width]: [u64; 2],
         tp: u64,
     ) -> HeadNormed {
-        let own = heads / tp;
+        let (own, mut apart) = (heads / tp, None);
         let ws = match over {
-            Over::All => return HeadNormed::Shared(self.norm(n, heads * width, 1)),
+            Over::All => {
+                let norm = self.norm(n, heads * width, 1);
+                return match tp {
+                    1 => {
+                        self.along_tokens(&norm);
+                        HeadNormed::Shared(norm)
+                    }
+                    _ => {
+                        let w = self.of_heads(norm.w, 0);
+                        HeadNormed::Parts(RmsNormOver::new(Axis::Tp, n.eps), w)
+                    }
+                };
+            }
             Over::Head => {
                 let mut norm = self.norm(n, width, own);
                 norm.form.over = (tp > 1).then_some(Axis::Tp);
@@ -393,14 +421,25 @@ impl<'a, 'u> Declare<'a, 'u> {
                     _ => self.of_heads(w, 0),
                 }]
             }
-            Over::Apart => (0..heads)
-                .map(|h| format!("{}.norms.{h}.weight", n.name))
-                .map(|name| self.u.param(&name, &[width], Init::Ones))
-                .collect(),
+            Over::Apart => {
+                apart = (tp > 1).then_some(Axis::Tp);
+                let each = (0..heads).map(|h| {
+                    let name = format!("{}.norms.{h}.weight", n.name);
+                    let w = self.u.param(&name, &[width], Init::Ones);
+                    match tp {
+                        1 => self.u.along_tokens(w),
+                        _ => w,
+                    }
+                });
+                each.collect()
+            }
         };
-        let eps = n.eps;
-        let heads = own;
-        HeadNormed::Own { ws, heads, eps }
+        HeadNormed::Own {
+            ws,
+            heads: own,
+            eps: n.eps,
+            over: apart,
+        }
     }
 
     /// A parameter of which a dim counts heads.

@@ -58,6 +58,9 @@ pub struct UnitTalk {
     pub most: Option<u64>,
     /// Inside its forward, and again where that is recomputed.
     pub forward: Vec<Said>,
+    /// The part of its input that a rank keeps where ranks with the same input keep a part each, and how these are brought together before the forward
+    /// is recomputed.
+    pub kept: Option<KeptPart>,
     /// Inside its backward.
     pub backward: Vec<Said>,
     /// Inside the reduction of its gradient: sums over ranks that have other tokens of the same rows.
@@ -66,6 +69,15 @@ pub struct UnitTalk {
     pub each_reduction: bool,
     /// Inside its update: norms of whole parameters that an optimizer sums.
     pub update: Vec<Said>,
+}
+
+/// The part of a unit's input that a rank keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptPart {
+    /// Bytes left by a forward that keeps its part only.
+    pub bytes: u64,
+    /// The gather of the parts.
+    pub gather: Said,
 }
 
 /// A collective inside a step.

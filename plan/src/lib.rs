@@ -32,7 +32,7 @@ pub use check::{Peak, check, trace};
 pub use crossweave_axes as axes;
 pub use depend::{Access, Depend, Order, Resource, accesses, slots};
 pub use error::{Law, PlanError};
-pub use facts::{Facts, Moves, Peer, Said, UnitFacts, UnitTalk};
+pub use facts::{Facts, KeptPart, Moves, Peer, Said, UnitFacts, UnitTalk};
 pub use op::{Keep, Lane, MicroBatch, PipelineStage, Rank, Reduction, StepKind, UnitId};
 pub use pass::{Pass, PassManager, Stage, print_stages};
 pub use plan::{Plan, Step, StepId, Storage, words};

@@ -286,12 +286,22 @@ impl<'a> World<'a> {
         let facts = self.ranks[rank as usize].1;
         let talks = op.units().iter();
         let talks = talks.filter_map(|u| facts.units.get(*u as usize).map(|u| &u.talk));
-        let of = |talk: &'a UnitTalk| match op {
-            StepKind::Forward { .. } | StepKind::Recompute { .. } => talk.forward.as_slice(),
-            StepKind::Backward { .. } | StepKind::InputGrad { .. } => &talk.backward,
-            StepKind::ReduceGrad { more, .. } if !more || talk.each_reduction => &talk.reduction,
-            StepKind::Update { .. } => &talk.update,
-            _ => &[],
+        let gather = |talk: &'a UnitTalk| {
+            let kept = talk.kept.as_ref();
+            kept.map_or(&[][..], |k| std::slice::from_ref(&k.gather))
+        };
+        let of = |talk: &'a UnitTalk| {
+            let (first, then): (&'a [Said], &'a [Said]) = match op {
+                StepKind::Forward { .. } => (&talk.forward, &[]),
+                StepKind::Recompute { .. } => (gather(talk), &talk.forward),
+                StepKind::Backward { .. } | StepKind::InputGrad { .. } => (&talk.backward, &[]),
+                StepKind::ReduceGrad { more, .. } if !more || talk.each_reduction => {
+                    (&talk.reduction, &[])
+                }
+                StepKind::Update { .. } => (&talk.update, &[]),
+                _ => (&[], &[]),
+            };
+            first.iter().chain(then)
         };
         let said: Vec<&Said> = talks.flat_map(of).collect();
         let again = |s: &&Said| s.moves.as_ref().is_some_and(|m| m.again);

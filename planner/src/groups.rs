@@ -2,7 +2,7 @@
 
 use crate::spec::RankSpec;
 use crossweave_mesh::{Axis, AxisSet, Channel, GroupKey, Part};
-use crossweave_plan::{Facts, Said};
+use crossweave_plan::{Facts, Said, UnitTalk};
 use std::collections::BTreeSet;
 
 /// The groups of ranks that share flats over some axes, and of those that hold the other parts of the same parameters.
@@ -39,6 +39,8 @@ pub struct StepGroups {
     pub blocks: Vec<GroupKey>,
     /// Ranks that have other tokens of the same rows, with whom sums of gradients are completed.
     pub tokens: Option<GroupKey>,
+    /// Ranks that have the other parts of matrices which an optimizer sees whole.
+    pub matrices: Option<GroupKey>,
 }
 
 impl OwnerGroups {
@@ -87,7 +89,14 @@ impl StepGroups {
             stages,
             blocks: said_groups(spec, facts),
             tokens: token_group(spec, facts),
+            matrices: None,
         }
+    }
+
+    /// The ranks that share layers, on a communicator beside that of their blocks.
+    pub fn beside_blocks(spec: &RankSpec) -> Option<GroupKey> {
+        let ranks = spec.place.among(Axis::Tp);
+        ranks.map(|g| g.on(Channel::Tokens))
     }
 
     /// All of them, in the order in which every rank joins.
@@ -103,7 +112,11 @@ impl StepGroups {
         let gathers = self.owners.iter().flat_map(|o| [&o.gather, &o.node]);
         let mut out: Vec<GroupKey> = vec![];
         let others = data.chain(steps).chain(gathers).flatten();
-        for key in others.chain(&self.blocks).chain(&self.tokens) {
+        for key in others
+            .chain(&self.blocks)
+            .chain(&self.tokens)
+            .chain(&self.matrices)
+        {
             if !out.contains(key) {
                 out.push(key.clone());
             }
@@ -122,8 +135,12 @@ fn token_group(spec: &RankSpec, facts: &Facts) -> Option<GroupKey> {
 /// The groups of what blocks say, in an order that all ranks have.
 fn said_groups(spec: &RankSpec, facts: &Facts) -> Vec<GroupKey> {
     let talks = facts.units.iter().map(|u| &u.talk);
-    let said = talks.flat_map(|t| t.forward.iter().chain(&t.backward));
-    let group = |s: &Said| {
+    let kept = |t: &UnitTalk| t.kept.as_ref().map(|k| k.gather.clone());
+    let said = talks.flat_map(|t| {
+        let all = t.forward.iter().chain(&t.backward).cloned();
+        all.chain(kept(t))
+    });
+    let group = |s: Said| {
         let key = spec.place.among(s.axes)?;
         let beside = spec.zero.overlap && s.moves.as_ref().is_some_and(|m| m.beside);
         Some(if beside { key.on(Channel::Blocks) } else { key })

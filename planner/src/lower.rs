@@ -6,15 +6,15 @@ use crate::error::{Error, Result};
 use crate::groups::StepGroups;
 use crate::rooms::rooms;
 use crate::spec::{FlowShape, RankSpec};
-use crossweave_mesh::{AxisSet, GroupKey};
+use crossweave_mesh::{Axis, AxisSet, GroupKey};
 use crossweave_plan::{Facts, Lane, Plan, Step, StepId, StepKind};
 use crossweave_program::{
     Builder, Call, GroupId, HostJob, MemId, Move, Part, Program, ProgramError, Room, UnitState,
 };
-use crossweave_tensor::{Group, UnitDecl};
+use crossweave_tensor::{Group, ParamDecl, Pieces, Split, UnitDecl};
 use crossweave_zero::lower::{
-    Grads, Groups, Job, Memory, Optim, Owners, ParamMemory, Params, Parts, Source, Summands,
-    ToHost, Words, unit_state,
+    Grads, Groups, Job, Matrices, Memory, Optim, Owners, ParamMemory, Params, Parts, Source,
+    Summands, ToHost, Words, unit_state,
 };
 use crossweave_zero::optim::Recipe;
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency, UnitAt, ZeroStage};
@@ -109,15 +109,28 @@ fn owner_sets(spec: &RankSpec, units: &[UnitDecl]) -> Result<BTreeSet<AxisSet>> 
     Ok(units.iter().map(owners).collect())
 }
 
-/// Refuses to cut what an optimizer must see whole.
-fn takes_boxes(spec: &RankSpec, units: &[UnitDecl], recipes: &[Vec<Option<Recipe>>]) -> Result<()> {
+/// Are matrices cut that an optimizer must see whole? They are gathered for it, where ranks have equal parts of them over the tensor axis.
+///
+/// # Errors
+/// A parameter that is cut otherwise.
+fn gathers_matrices(
+    spec: &RankSpec,
+    units: &[UnitDecl],
+    recipes: &[Vec<Option<Recipe>>],
+) -> Result<bool> {
     let params = units.iter().flat_map(|u| &u.params);
+    let ranks = u64::from(spec.place.length(Axis::Tp));
+    let mut some = false;
     for (p, recipe) in params.zip(recipes.iter().flatten()) {
         let whole = recipe.filter(|r| r.optimizer.wants_whole());
-        if let (Some(r), false) = (whole, p.held.part.is_whole()) {
+        let Some(r) = whole.filter(|_| !p.held.part.is_whole()) else {
+            continue;
+        };
+        some = true;
+        if !is_cut_evenly(p, ranks) {
             return Err(Error::Invalid(format!(
-                "{}: {} updates whole parameters, and ranks of {} hold {:?} of {:?}; fix: give it another optimizer in \
-                 optimizer.param_groups, or do not cut it",
+                "{}: {} updates whole matrices, and ranks of {} hold {:?} of {:?}, which are no equal parts over tp; fix: give it another \
+                 optimizer in optimizer.param_groups, or do not cut it",
                 p.name,
                 r.optimizer.name(),
                 spec.place.mesh(),
@@ -126,7 +139,19 @@ fn takes_boxes(spec: &RankSpec, units: &[UnitDecl], recipes: &[Vec<Option<Recipe
             )));
         }
     }
-    Ok(())
+    Ok(some)
+}
+
+/// Is it a matrix of which each of the ranks of tensor parallelism has an equal part of one dim?
+fn is_cut_evenly(p: &ParamDecl, ranks: u64) -> bool {
+    let Split::Along { axis, dim, pieces } = &p.split else {
+        return false;
+    };
+    let sizes = match pieces {
+        Pieces::Fused(sizes) => sizes.clone(),
+        _ => vec![p.shape.dims()[usize::from(*dim)]],
+    };
+    *axis == Axis::Tp && p.shape.rank() == 2 && sizes.iter().all(|n| n.is_multiple_of(ranks))
 }
 
 /// Calls of a unit outside the step.
@@ -276,6 +301,11 @@ impl Given<'_> {
         };
         let stages = self.declare(b, &own.stages)?;
         let tokens = self.declare(b, &own.tokens)?;
+        let matrices = match own.matrices == own.tokens {
+            true => tokens,
+            false => self.declare(b, &own.matrices)?,
+        };
+        let [at, among] = [s.place.at(Axis::Tp), s.place.length(Axis::Tp)].map(u64::from);
         // Where one of the two is everyone it is declared already.
         let all = match (figures, stages) {
             (Some(_), Some(_)) => self.declare(b, &own.all)?,
@@ -319,6 +349,13 @@ impl Given<'_> {
                 stages,
                 all,
                 tokens,
+                matrices: matrices
+                    .filter(|_| own.matrices.is_some())
+                    .map(|group| Matrices {
+                        group,
+                        at,
+                        ranks: among,
+                    }),
             },
         })
     }
@@ -415,7 +452,7 @@ pub fn lower(
     planned: (Plan, Facts),
 ) -> Result<Lowered> {
     let recipes = recipes(units, &spec.optim);
-    takes_boxes(&spec, units, &recipes)?;
+    let gathers_matrices = gathers_matrices(&spec, units, &recipes)?;
     let mut elsewhere = BTreeSet::new();
     if let Some(p) = &spec.pipeline {
         let own = &p.stages[spec.stage() as usize];
@@ -424,7 +461,10 @@ pub fn lower(
     let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
     let gathers = planned.0.steps.iter().any(gathers);
     let owners = owner_sets(&spec, units)?;
-    let groups = StepGroups::of(&spec, shared, &owners, gathers, &planned.1);
+    let mut groups = StepGroups::of(&spec, shared, &owners, gathers, &planned.1);
+    if gathers_matrices {
+        groups.matrices = StepGroups::beside_blocks(&spec);
+    }
     let each = recipes.iter().enumerate();
     let flats = each.map(|(u, r)| flat(&spec, (u, units), r, elsewhere.contains(&u)));
     let flats: Vec<Flat> = flats.collect();

@@ -41,6 +41,7 @@ pub fn plan_for(
         *ranks = spec.place.size(*axes);
     }
     talk_of_updates(&mut units, spec);
+    kept_inputs(&mut units, spec);
     // What leaves for the host after each micro-batch is complete before it does.
     let leaves = spec.sums_on_the_host();
     units
@@ -73,6 +74,16 @@ fn talk_of_updates(units: &mut [UnitFacts], spec: &RankSpec) {
             what: "figures of whole parameters".into(),
             moves: None,
         }];
+    }
+}
+
+/// Puts into the facts what is kept of the input of a recomputed unit, and what is said to bring it together.
+fn kept_inputs(units: &mut [UnitFacts], spec: &RankSpec) {
+    for u in units {
+        match &u.talk.kept {
+            Some(kept) if spec.cuts_kept_inputs => u.saved_input = kept.bytes,
+            _ => u.talk.kept = None,
+        }
     }
 }
 

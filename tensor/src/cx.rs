@@ -7,6 +7,7 @@ use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionExtras, AttentionSpec};
 use crate::ops::comm::Kind;
 use crate::ops::distill::Distillation;
+use crate::ops::dropout::Lies;
 use crate::ops::embedding::Lookup;
 use crate::ops::norm::NormForm;
 use crate::ops::pointwise::Pointwise;
@@ -177,10 +178,11 @@ impl<'a> Cx<'a> {
             c.vals[out.0 as usize] = ty;
         }
     }
-    /// Number of the op being recorded: part of the key of its randomness, and so without the ops that only a split model has.
+    /// Number of the op being recorded among those that draw, which is part of the key of its randomness: however a block is cut over ranks
+    /// and its products are made, it has as many.
     pub(crate) fn op_index(&self) -> u32 {
         let all = self.tape.nodes.iter();
-        all.filter(|n| !n.is_of_splits()).count() as u32
+        all.filter(|n| n.draws()).count() as u32
     }
 
     // ---- the ops, one line each; see the file of the same name under `ops`
@@ -309,9 +311,9 @@ impl<'a> Cx<'a> {
     ) -> Result<Var> {
         ops::attention::forward(self, q, k, v, spec, extras)
     }
-    /// Zeroes a fraction `p`, scales the rest; nothing outside training.
+    /// Zeroes a fraction `p` of a hidden state, scales the rest; nothing outside training.
     pub fn dropout(&mut self, x: Var, p: f64) -> Result<Var> {
-        ops::dropout::forward(self, x, p)
+        ops::dropout::dropout_of(self, x, p, Lies::Hidden)
     }
     /// `a + b`.
     pub fn add(&mut self, a: Var, b: Var) -> Result<Var> {

@@ -9,6 +9,7 @@
 //! reference; a forgotten collective is an error of the dry run; random numbers are a function of a key
 //! and a position.
 
+mod aside;
 mod block;
 mod cx;
 mod decompose;
@@ -25,6 +26,7 @@ pub mod spmd;
 mod tape;
 mod tensor;
 
+pub use aside::aside;
 pub use block::{Block, Flow, Function, Keep};
 pub use crossweave_mesh::{Axis, AxisSet, Place};
 pub use crossweave_program::{Ex, Prog, Shape};
@@ -38,10 +40,13 @@ pub use ops::activation::Activation;
 pub use ops::attention::{AttentionExtras, AttentionSpec};
 pub use ops::balance::Scope;
 pub use ops::distill::Distillation;
+pub use ops::dropout::{Lies, dropout_of};
 pub use ops::embedding::Lookup;
 pub use ops::experts::Routing;
+pub use ops::head_norm::head_norm_over;
 pub use ops::linear::{linear_scaled, linear_summand};
 pub use ops::norm::NormForm;
+pub use ops::norm_over::RmsNormOver;
 pub use ops::pointwise::Pointwise;
 pub use ops::vocabulary::Vocabulary;
 pub use param::{

@@ -103,6 +103,24 @@ impl Check {
         self
     }
 
+    /// A check of a tape of its own with inputs of these types, whose sums count on from here; see [`Check::take_back`].
+    pub(crate) fn lent(&self, mut inputs: Vec<Spmd>) -> Check {
+        inputs.reverse();
+        Check {
+            params: self.params.clone(),
+            inputs,
+            batch: self.batch,
+            sums: self.sums,
+            altered: self.altered.clone(),
+            ..Check::default()
+        }
+    }
+    /// Goes on behind what was lent: with its faults, and the number of its sums.
+    pub(crate) fn take_back(&mut self, lent: Check) {
+        self.faults.extend(lent.faults);
+        self.sums = lent.sums;
+    }
+
     /// What was found wrong.
     pub fn faults(&self) -> &[String] {
         &self.faults
@@ -347,6 +365,15 @@ impl Check {
             }
         }
         out
+    }
+    /// The type of the sum over an axis of figures of a value of which its ranks have parts, made as often as the block makes it.
+    pub(crate) fn summed_once(&mut self, op: &'static str, x: Spmd, axis: Axis) -> Spmd {
+        let mut sum = x;
+        if let Some(i) = at(axis).filter(|i| x[*i] == Ty::V) {
+            sum[i] = Ty::P;
+        }
+        let times = self.times(op);
+        (0..times).fold(sum, |s, _| self.step(op, s, axis, Ty::P, Ty::I))
     }
     /// A transition of one axis.
     pub(crate) fn step(&mut self, op: &str, x: Spmd, axis: Axis, from: Ty, to: Ty) -> Spmd {

@@ -247,6 +247,7 @@ impl Job {
                 coef: None,
                 skip: (!self.skipped.is_empty()).then(|| code.arg(3, [1], DType::U32)),
                 sum: &sum,
+                matrices: None,
             };
             update(code, on, &optim.groups, 4, &flat, &k);
         });
@@ -575,6 +576,7 @@ fn golden_values_of_adam() {
                 coef: None,
                 skip: None,
                 sum: &|_| {},
+                matrices: None,
             };
             update(code, code.on(Lane::Compute), &optim.groups, 2, &flat, &k);
         });

@@ -35,7 +35,7 @@ pub fn speeds(run: &Run, processes: Option<&Processes>) -> Result<Option<Vec<f64
         return Ok(None);
     }
     let micro = job.resolved.batch.micro;
-    if run.layout.division.stages.is_none() && (micro == 1 || job.ranks == 1) {
+    if run.layout.division.stages.is_none() && (micro == 1 || job.data_ranks() == 1) {
         // A sequence cannot be cut: there is nothing to move.
         if micro == 1 && processes.is_none_or(Processes::first) {
             let note = "run.balance: micro-batches of one sequence cannot be divided unevenly; each rank takes one";
@@ -57,11 +57,10 @@ pub fn note(job: &Job, division: &Division, speeds: &[f64]) -> String {
             stages::as_key(cut),
         );
     }
-    let micro = job.resolved.batch.micro;
-    let total = micro * u64::from(job.ranks);
-    let even = vec![micro; job.ranks as usize];
-    let rows = division.rows.as_ref().unwrap_or(&even);
-    let rows: Vec<String> = rows.iter().map(u64::to_string).collect();
+    // Ranks that share layers take the same sequences, and each is given the number of them.
+    let of_rank = |rank| division.rows_of(job, &job.place(rank));
+    let total = job.resolved.batch.micro * u64::from(job.data_ranks());
+    let rows: Vec<String> = (0..job.ranks).map(|r| of_rank(r).to_string()).collect();
     format!(
         "run.balance: ranks do {found} sequences a second and take {} of each {total}; `--set 'run.balance=\"{}\"'` repeats this division",
         rows.join(", "),

@@ -55,6 +55,56 @@ fn uneven_shares_follow_the_curve_of_even_ones() {
     }
 }
 
+/// Ranks that share layers take the same sequences: as many as the slowest of them.
+#[test]
+fn ranks_that_share_layers_take_a_share_together() {
+    let s = Scratch::new();
+    let eps = "optimizer.params.eps=1e-4";
+    let job = |sets: &[&str], ranks: u32, out: &str| {
+        let sets = [&BATCH, &[eps][..], sets].concat();
+        s.job("config.json").ranks(ranks).sets(&sets).run(out);
+        (records(&s.path(out)), ledger(&s.path(out)))
+    };
+    let (even, _) = job(&[], 3, "even");
+    for (out, sets) in [
+        ("cut", vec!["mesh.tp=2"]),
+        (
+            "zero3",
+            vec![
+                "mesh.tp=2",
+                "zero_optimization.stage=3",
+                "mesh.order=\"tp,dp,pp,cp\"",
+            ],
+        ),
+    ] {
+        // Of the ranks by number: pairs of neighbours, or those three apart.
+        let weights = match out {
+            "cut" => "run.balance=\"5, 2.5, 0.5, 9, 1, 1\"",
+            _ => "run.balance=\"5, 0.5, 1, 2.5, 9, 1\"",
+        };
+        let (uneven, ledger) = job(&[&sets[..], &[weights]].concat(), 6, out);
+        assert_eq!(ledger["micro_batch"], json!([8, 1, 3]));
+        close(&even, &uneven, 1e-4);
+    }
+    let speed = s.job("config.json").ranks(4).sets(&BATCH);
+    let said = speed.sets(&["mesh.tp=2", "run.balance=\"speed\"", "train_batch_size=8"]);
+    let said = said.steps(1).run("speed").said;
+    let note = said.lines().find(|l| l.contains("run.balance: ranks do"));
+    let list = note.and_then(|n| n.split("run.balance=\"").nth(1));
+    let list = list
+        .and_then(|l| l.split('"').next())
+        .expect("a division to repeat");
+    let rows: Vec<u64> = list
+        .split(',')
+        .map(|n| n.parse().expect("a number"))
+        .collect();
+    assert!(
+        rows.len() == 4 && rows[0] == rows[1] && rows[2] == rows[3],
+        "{list}"
+    );
+    assert_eq!(rows[0] + rows[2], 8, "{list}");
+}
+
 #[test]
 fn a_measured_division_adds_up_and_can_be_repeated() {
     let s = Scratch::new();

@@ -24,6 +24,7 @@ mod folders;
 mod forged;
 mod graphs;
 mod islands;
+mod kept_inputs;
 mod layers;
 mod lora;
 mod many;

@@ -3,6 +3,7 @@
 mod blocks;
 mod eval;
 mod gather;
+mod kept;
 mod moves;
 mod nonfinite;
 mod predict;

@@ -1,6 +1,7 @@
 //! Walking the program of a step, call by call, under the steps of the plan it was made from. Nothing here decides; order and placement
 //! are the plan's.
 
+use super::kept::{gathered, in_parts};
 use super::{Engine, MicroBatch};
 use crate::caches::Work;
 use crate::error::{Error, Result};
@@ -255,7 +256,14 @@ impl Engine {
             (Part::Forward, Some(StepKind::Forward { unit, mb, keep })) => {
                 let (u, m) = (*unit as usize, *mb as usize);
                 let ins = std::mem::take(&mut self.values.flow[m]);
-                let kept = (*keep == PlanKeep::Input).then(|| ins.clone());
+                let (stream, unit) = (&self.lanes.compute, &self.blocks.units[u]);
+                let kept = match keep {
+                    PlanKeep::Input if self.lowered.spec.cuts_kept_inputs => {
+                        Some(in_parts(stream, &self.groups, unit, ins.clone())?)
+                    }
+                    PlanKeep::Input => Some(Act::Inputs(ins.clone(), None)),
+                    _ => None,
+                };
                 let (act, outs) = self.forward(
                     u,
                     part,
@@ -265,7 +273,7 @@ impl Engine {
                     tape_keep(*keep),
                 )?;
                 let act = match keep {
-                    PlanKeep::Input => kept.map(Act::Inputs),
+                    PlanKeep::Input => kept,
                     PlanKeep::Nothing => None,
                     _ => Some(act),
                 };
@@ -277,7 +285,8 @@ impl Engine {
             }
             (Part::Recompute, Some(StepKind::Recompute { unit, mb })) => {
                 let (u, m) = (*unit as usize, *mb as usize);
-                let ins = self.values.inputs(u, m)?;
+                let kept = self.values.inputs(u, m)?;
+                let ins = gathered(&self.lanes.compute, &self.groups, kept)?;
                 let (first, keep) = (batches[m].first_sequence, Keep::Everything);
                 let (act, _) = self.forward(u, part, ins, &data[m], first, keep)?;
                 self.values.keep(u, m, Some(act));

@@ -314,8 +314,7 @@ impl Declares for Cut {
     fn declare(&self) -> Vec<UnitDecl> {
         let Cut(model, lora, tp) = self;
         let place = Place::on(&[(Axis::Tp, *tp)], 0).unwrap();
-        let dropout = lora.as_ref().map_or(0.0, |l| l.dropout);
-        crossweave_nn::split::check(model.model(), dropout, (*tp).into()).unwrap();
+        crossweave_nn::split::check(model.model(), (*tp).into()).unwrap();
         match lora {
             Some(l) => l.units(model, &place).unwrap(),
             None => crossweave_nn::units_over(model.model(), &place),

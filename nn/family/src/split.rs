@@ -1,7 +1,7 @@
 //! Which models can be cut over how many ranks (tensor parallelism): each rank has whole heads, an equal part of the inner width,
 //! and rows of the vocabulary. And whose rows can be cut (sequence and context parallelism).
 
-use crate::desc::{Attention, Layer, Model, Over, Positions, Qkv};
+use crate::desc::{Attention, Layer, Model, NormKind, Over, Positions, Qkv};
 
 /// The reason for which a model is not cut over so many ranks, in one sentence, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,11 +12,11 @@ pub struct SplitError {
     pub fix: String,
 }
 
-/// Can the layers of a model be cut over `tp` ranks, with adapters of such a dropout?
+/// Can the layers of a model be cut over `tp` ranks?
 ///
 /// # Errors
-/// Heads or an inner width that are not divided; what needs all heads of a layer, or all of the inner width, at once.
-pub fn check(model: &Model, lora_dropout: f64, tp: u64) -> std::result::Result<(), SplitError> {
+/// Heads or an inner width that are not divided; experts.
+pub fn check(model: &Model, tp: u64) -> std::result::Result<(), SplitError> {
     let wrong = |what: String, fix: &str| {
         let fix = fix.to_string();
         Err(SplitError { what, fix })
@@ -49,32 +49,17 @@ pub fn check(model: &Model, lora_dropout: f64, tp: u64) -> std::result::Result<(
             &fix,
         );
     }
-    for l in &layers {
-        let norm = l.attention.1.qk_norm.as_ref().map(|n| n.over);
-        if let Some(Over::All | Over::Apart) = norm {
-            let what = "queries and keys are normed by parameters of all heads of a layer";
-            return wrong(format!("{what}, which are not cut yet"), "set it to 1");
-        }
-        if shares(&l.attention.1, tp) && (l.dropout > 0.0 || l.attention.1.dropout > 0.0) {
-            return wrong(
-                "dropout beside key-value heads that several ranks share is not available yet"
-                    .into(),
-                "set it to at most their number, or train without dropout",
-            );
-        }
-        if l.inner_dropout > 0.0 {
-            return wrong(
-                "dropout within the MLP is not cut yet".into(),
-                "set it to 1, or train without that dropout",
-            );
-        }
-    }
-    match lora_dropout > 0.0 {
-        true => wrong(
-            "model.lora.dropout of an input that is cut is not available yet".into(),
-            "set model.lora.dropout to 0, or mesh.tp to 1",
+    let other = |l: &&&Layer| {
+        let norm = l.attention.1.qk_norm.as_ref();
+        let all = norm.filter(|n| n.over == Over::All);
+        all.is_some_and(|n| n.norms.iter().any(|n| n.kind != NormKind::Rms))
+    };
+    match layers.iter().find(other) {
+        Some(_) => wrong(
+            "queries and keys are normed over all heads by another norm than RMS norm".into(),
+            "set it to 1",
         ),
-        false => Ok(()),
+        None => Ok(()),
     }
 }
 
@@ -181,10 +166,16 @@ pub fn is_causal(model: &Model) -> bool {
     model.stack.layers.iter().all(|l| l.attention.1.causal)
 }
 
-/// Are there fewer key-value heads than ranks, so that several ranks have the same one? Where their projections are matrices of their own.
+/// Are there fewer key-value heads than ranks, so that several ranks have the same one? Where their projections are matrices of their own every
+/// rank computes all of these heads; where they are fused with that of queries, each rank computes a part of every head, which are gathered.
 pub fn shares(a: &Attention, tp: u64) -> bool {
-    let apart = matches!(a.qkv, Qkv::Separate(_));
-    apart && a.kv_heads > 0 && a.kv_heads < tp && tp.is_multiple_of(a.kv_heads)
+    let fewer = a.kv_heads > 0 && a.kv_heads < tp && tp.is_multiple_of(a.kv_heads);
+    fewer
+        && match a.qkv {
+            Qkv::Separate(_) => true,
+            Qkv::Fused(_) => a.qk_norm.is_none(),
+            Qkv::ByHead(_) => false,
+        }
 }
 
 /// Are the rows of the vocabulary cut over so many ranks too? The first ranks have equal numbers of rows and the last what is left; where that is
@@ -198,8 +189,12 @@ pub fn vocabulary(model: &Model, tp: u64) -> bool {
 fn sizes(l: &Layer, tp: u64) -> Vec<(&'static str, u64)> {
     let a = &l.attention.1;
     let mut all = vec![("query heads", a.heads)];
-    if !shares(a, tp) {
-        all.push(("key-value heads", a.kv_heads));
+    match (shares(a, tp), a.qkv) {
+        (false, _) => all.push(("key-value heads", a.kv_heads)),
+        (true, Qkv::Fused(_)) => {
+            all.push(("places of the key-value heads", a.kv_heads * a.head_dim))
+        }
+        (true, _) => {}
     }
     all.extend(
         l.cross

@@ -43,6 +43,8 @@ pub struct RankSpec {
     pub optim: ParamGroups,
     /// The activations that the backward computes again.
     pub recompute: Recompute,
+    /// The ranks that share layers keep a part each of the input of a recomputed unit, and gather them for its backward.
+    pub cuts_kept_inputs: bool,
     /// The state that is sharded over the data-parallel group, and the way in which it is reduced and gathered.
     pub zero: ZeroSpec,
     /// At what scale and in what types gradients are computed and summed.
@@ -69,6 +71,7 @@ impl RankSpec {
             clip: 0.0,
             optim: ParamGroups::all(Optimizer::Adam(Adam::default()), 0.01),
             recompute: Recompute::None,
+            cuts_kept_inputs: false,
             zero: ZeroSpec::default(),
             precision: Precision::default(),
             offload: None,

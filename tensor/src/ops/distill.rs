@@ -1,7 +1,12 @@
 //! The loss of a student: `(1 - alpha) CE + alpha tau^2 KL(softmax(t / tau) || softmax(z / tau))`, each a mean over all predictions of which one
 //! that does not count adds nothing (Hinton et al. 2015, arXiv 1503.02531). The teacher's logits have no gradient.
+//!
+//! Of a vocabulary that is cut over ranks each has its columns of both logits. The logs of the ranks' sums of exponentials, of the logits and of
+//! both over the temperature, and the targets' logits are summed in one message of `3 ranks + 1` numbers a token; the divergence of a rank's
+//! columns is then a summand of that of all, one number. The backward needs nothing of other ranks.
 
-use super::{custom, xent};
+use super::vocabulary::Vocabulary;
+use super::{add, custom, xent};
 use crate::block::Function;
 use crate::env::{Env, IGNORED};
 use crate::error::{Result, shape_error};
@@ -25,6 +30,8 @@ pub struct Distillation {
 /// One loss: what its forward leaves to its backward.
 struct Taught {
     how: Distillation,
+    /// The vocabulary, where it is cut over ranks.
+    over: Option<Vocabulary>,
     kept: Option<Kept>,
 }
 
@@ -32,6 +39,8 @@ struct Kept {
     lse: Tensor,
     targets: Tensor,
     rows: Rows,
+    /// Where the vocabulary is cut: the factor of each row's loss, as the backward takes it.
+    factor: Option<Tensor>,
     /// What the sums are divided by.
     all: u64,
     params: op::XentParams,
@@ -157,8 +166,124 @@ fn live(env: &Env<'_>, targets: &Tensor) -> Result<Tensor> {
 
 /// The loss of `logits` beside those of a teacher.
 pub(crate) fn forward(cx: &mut Cx<'_>, both: [Var; 2], how: &Distillation) -> Result<Var> {
-    let (how, kept) = (how.clone(), None);
-    custom::forward(cx, Box::new(Taught { how, kept }), &both)
+    recorded(cx, both, how, None)
+}
+
+fn recorded(
+    cx: &mut Cx<'_>,
+    both: [Var; 2],
+    how: &Distillation,
+    over: Option<Vocabulary>,
+) -> Result<Var> {
+    let taught = Taught {
+        how: how.clone(),
+        over,
+        kept: None,
+    };
+    custom::forward(cx, Box::new(taught), &both)
+}
+
+impl Vocabulary {
+    /// [`Cx::distilled`] of logits of which each rank has those of its rows, and of a teacher's alike.
+    ///
+    /// # Errors
+    /// As [`Vocabulary::embedding`].
+    pub fn distilled(&self, cx: &mut Cx<'_>, both: [Var; 2], how: &Distillation) -> Result<Var> {
+        let out = recorded(cx, both, how, Some(self.clone()))?;
+        cx.typed(out, |c| {
+            let logits = self.summed(c, LOGS, both[0]);
+            let divergence = self.summed(c, DIVERGENCE, both[0]);
+            let x = c.same("distillation", &[logits, divergence], false);
+            c.mean("distillation", x)
+        });
+        Ok(out)
+    }
+}
+
+/// The sums over ranks in messages.
+const LOGS: &str = "distillation";
+const DIVERGENCE: &str = "sum of the divergence";
+
+/// What the forward finds of each row before it looks at both logits together.
+struct Found {
+    /// The losses against the targets, and of each row the log of the sum of exponentials as the backward takes it.
+    losses: Tensor,
+    lse: Tensor,
+    /// Targets as the backward takes them.
+    targets: Tensor,
+    rows: Rows,
+    factor: Option<Tensor>,
+}
+
+impl Taught {
+    /// The log of the sum of exponentials of each row over the temperature.
+    fn softened(
+        &self,
+        env: &Env<'_>,
+        x: &Tensor,
+        (targets, params): (&Tensor, &op::XentParams),
+    ) -> Result<Tensor> {
+        let y = env.run.empty(*x.shape(), x.dtype())?;
+        axpby(env, &y, x, [1.0 / self.how.temperature, 0.0])?;
+        let [_, lse] = entropy(env, &y, targets, params)?;
+        Ok(lse)
+    }
+
+    /// The same of logits that are all here.
+    fn whole(&self, env: &Env<'_>, [z, t]: [&Tensor; 2], targets: Tensor) -> Result<Found> {
+        let params = xent::params(env);
+        let [losses, lse] = entropy(env, z, &targets, &params)?;
+        let [of_z, of_t] = [z, t].map(|x| self.softened(env, x, (&targets, &params)));
+        Ok(Found {
+            losses,
+            lse,
+            rows: Rows([of_z?, of_t?, live(env, &targets)?]),
+            targets,
+            factor: None,
+        })
+    }
+
+    /// The same of this rank's columns of them.
+    fn parts(
+        &self,
+        env: &Env<'_>,
+        v: &Vocabulary,
+        [z, t]: [&Tensor; 2],
+        ids: &Tensor,
+    ) -> Result<Found> {
+        let (n, axis) = (z.shape().rows(), v.axis());
+        let targets = v.targets(env, ids, z.shape().last())?;
+        let params = v.params();
+        let found = entropy(env, z, &targets.forward, &params)?;
+        let by = (&targets.forward, &params);
+        let [of_z, of_t] = [z, t].map(|x| self.softened(env, x, by));
+        let [ranks, at] = [env.groups.size(axis), env.groups.at(axis)].map(u64::from);
+        // The logs of all ranks, row by row, three times, and behind them the targets' logits: each rank fills in its own beside zeros.
+        let known = env.run.zeros([n * (3 * ranks + 1)], DType::F32)?;
+        let logs = |i: u64| known.narrow(0, i * n * ranks, n * ranks).view([n, ranks]);
+        let logit = known.narrow(0, 3 * n * ranks, n);
+        for (i, own) in (0..).zip([&found[1], &of_z?, &of_t?]) {
+            add::copy(env, &logs(i).narrow(1, at, 1), &own.view([n, 1]))?;
+        }
+        v.logits(env, &logit, &targets.here, &found)?;
+        if ranks > 1 {
+            env.groups.all_reduce(env.run, LOGS, axis, &known)?;
+        }
+        // The log of the sum of all exponentials is that of the ranks' sums; their loss against any target is not read.
+        let any = env.run.zeros([n], ids.dtype())?;
+        let all = |i: u64| -> Result<Tensor> {
+            let [_, lse] = entropy(env, &logs(i), &any, &params)?;
+            Ok(lse)
+        };
+        let [losses, lse, factor] = v.losses(env, [&all(0)?, &logit], &targets)?;
+        Ok(Found {
+            losses,
+            lse,
+            targets: targets.backward,
+            rows: Rows([all(1)?, all(2)?, targets.counts]),
+            factor: Some(factor),
+        })
+    }
 }
 
 impl Function for Taught {
@@ -170,31 +295,33 @@ impl Function for Taught {
             ));
         }
         let (targets, all) = xent::targets(env, z)?;
-        let params = xent::params(env);
         let (z, t) = (z.rows(), t.rows());
         let (n, v) = (z.shape().rows(), z.shape().last());
-        let [losses, lse] = entropy(env, &z, &targets, &params)?;
-        let softened = |x: &Tensor| -> Result<Tensor> {
-            let y = env.run.empty([n, v], x.dtype())?;
-            axpby(env, &y, x, [1.0 / how.temperature, 0.0])?;
-            let [_, lse] = entropy(env, &y, &targets, &params)?;
-            Ok(lse)
+        let found = match &self.over {
+            Some(over) => self.parts(env, over, [&z, &t], &targets)?,
+            None => self.whole(env, [&z, &t], targets)?,
         };
-        let rows = Rows([softened(&z)?, softened(&t)?, live(env, &targets)?]);
         let each = env.run.empty([n, v], DType::F32)?;
-        let [ls, lt, counts] = rows.over(n, v);
+        let [ls, lt, counts] = found.rows.over(n, v);
         program(env, &[&each, &z, &t, &ls, &lt, &counts], &how.fwd)?;
         let kl = sum(env, &sum(env, &each)?.view([n]))?;
-        let loss = sum(env, &losses)?;
+        if let Some(v) = self.over.as_ref().filter(|v| env.groups.size(v.axis()) > 1) {
+            env.groups.all_reduce(env.run, DIVERGENCE, v.axis(), &kl)?;
+        }
+        let loss = sum(env, &found.losses)?;
         let tau = how.temperature;
         let parts = [how.alpha * tau * tau, 1.0 - how.alpha].map(|x| x / all as f64);
         axpby(env, &loss, &kl, parts)?;
         self.kept = Some(Kept {
-            lse,
-            targets,
-            rows,
+            lse: found.lse,
+            targets: found.targets,
+            rows: found.rows,
+            factor: found.factor,
             all,
-            params,
+            params: match &self.over {
+                Some(v) => v.params(),
+                None => xent::params(env),
+            },
         });
         Ok(loss)
     }
@@ -216,7 +343,11 @@ impl Function for Taught {
             axpby(env, &g, dout, [share / kept.all as f64, 0.0])?;
             Ok(g)
         };
-        let own = part(1.0 - self.how.alpha)?.broadcast_scalar(n);
+        let own = part(1.0 - self.how.alpha)?;
+        let own = match self.over.as_ref().zip(kept.factor.as_ref()) {
+            Some((v, factor)) => v.gradients(env, factor, &own)?,
+            None => own.broadcast_scalar(n),
+        };
         let rows = d.rows();
         let operands = [&rows, &z, &kept.lse, &kept.targets, &own].map(Some);
         let params = kept.params.as_bytes();

@@ -15,6 +15,7 @@ pub mod head_norm;
 pub mod images;
 pub mod linear;
 pub mod norm;
+pub mod norm_over;
 pub mod pack;
 pub mod pair;
 pub mod pointwise;
@@ -41,6 +42,7 @@ pub(crate) enum OpNode {
     Images(images::Node),
     Positions(positions::Node),
     Norm(norm::Node),
+    NormOver(norm_over::Node),
     HeadNorm(head_norm::Node),
     Pointwise(pointwise::Node),
     Activation(activation::Node),
@@ -69,6 +71,7 @@ impl OpNode {
             OpNode::Images(n) => n.backward(b),
             OpNode::Positions(n) => n.backward(b),
             OpNode::Norm(n) => n.backward(b, nodes),
+            OpNode::NormOver(n) => n.backward(b, nodes),
             OpNode::HeadNorm(n) => n.backward(b, nodes),
             OpNode::Pointwise(n) => n.backward(b, nodes),
             OpNode::Activation(n) => n.backward(b, nodes),
@@ -86,9 +89,9 @@ impl OpNode {
         }
     }
 
-    /// Is it there only where a model is split over ranks?
-    pub fn is_of_splits(&self) -> bool {
-        matches!(self, OpNode::Transition(_) | OpNode::Repeat(_))
+    /// Does it draw random numbers, where it is asked to drop something?
+    pub fn draws(&self) -> bool {
+        matches!(self, OpNode::Dropout(_) | OpNode::Attention(_))
     }
 
     /// Values read.
@@ -102,6 +105,7 @@ impl OpNode {
             OpNode::Images(n) => vec![n.x],
             OpNode::Positions(n) => vec![n.x],
             OpNode::Norm(n) => vec![n.x],
+            OpNode::NormOver(n) => vec![n.x],
             OpNode::HeadNorm(n) => vec![n.x],
             OpNode::Pointwise(n) => n.ins.clone(),
             OpNode::Activation(n) => vec![n.x],
@@ -129,6 +133,7 @@ impl OpNode {
             OpNode::Images(n) => Some(n.out),
             OpNode::Positions(n) => Some(n.out),
             OpNode::Norm(n) => Some(n.out),
+            OpNode::NormOver(n) => Some(n.out),
             OpNode::HeadNorm(n) => Some(n.out),
             OpNode::Pointwise(n) => Some(n.out),
             OpNode::Activation(n) => Some(n.out),
@@ -150,6 +155,7 @@ impl OpNode {
     pub fn rerun(&self, env: &Env<'_>, ins: &[Tensor]) -> Result<Tensor> {
         match self {
             OpNode::Norm(n) => n.rerun(env, &ins[0]),
+            OpNode::NormOver(n) => n.rerun(env, &ins[0]),
             OpNode::HeadNorm(n) => n.rerun(env, &ins[0]),
             OpNode::Pointwise(n) => n.rerun(env, ins),
             OpNode::Activation(n) => activation::run(env, &ins[0], n.kind),

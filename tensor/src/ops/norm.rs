@@ -277,7 +277,7 @@ impl Node {
 }
 
 /// The sum over ranks of what they have of a scale's gradient, in messages.
-const SUM_OF_SCALE: &str = "sum of a scale's gradient";
+pub(crate) const SUM_OF_SCALE: &str = "sum of a scale's gradient";
 
 /// Adds the sum over an axis of what ranks have of a parameter's gradient.
 fn summed_into(env: &Env<'_>, axis: Axis, p: Param, part: &Tensor) -> Result<()> {

@@ -22,11 +22,7 @@ impl Vocabulary {
         let (ids, all) = xent::targets(env, &lv)?;
         let (n, own) = (lv.shape().rows(), lv.shape().last());
         let targets = self.targets(env, &ids, own)?;
-        let params = op::XentParams {
-            flags: op::FLAG_HAS_IGNORE,
-            ignore: IGNORED,
-            ..Default::default()
-        };
+        let params = self.params();
         let found = distill::entropy(env, &lv.rows(), &targets.forward, &params)?;
         let axis = self.axis();
         let [ranks, at] = [env.groups.size(axis), env.groups.at(axis)].map(u64::from);
@@ -71,8 +67,17 @@ impl Vocabulary {
         Ok(all)
     }
 
+    /// Targets of other ranks are ignored.
+    pub(super) fn params(&self) -> op::XentParams {
+        op::XentParams {
+            flags: op::FLAG_HAS_IGNORE,
+            ignore: IGNORED,
+            ..Default::default()
+        }
+    }
+
     /// The type of a value of each rank's rows behind the sum over the ranks.
-    fn summed(&self, c: &mut Check, op: &'static str, v: Var) -> Spmd {
+    pub(super) fn summed(&self, c: &mut Check, op: &'static str, v: Var) -> Spmd {
         let (x, axis) = (c.vals[v.0 as usize], self.axis());
         (0..c.times(op)).fold(x, |x, _| c.step(op, x, axis, Ty::V, Ty::I))
     }

@@ -260,6 +260,7 @@ pub fn host_room(share: &HostShare<'_>) -> Room {
             coef,
             skip,
             sum: &|_| {},
+            matrices: None,
         };
         let mut recipes: Vec<Recipe> = vec![];
         for (r, _) in &runs {

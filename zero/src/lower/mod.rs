@@ -55,6 +55,19 @@ pub struct Groups {
     pub all: Option<GroupId>,
     /// Ranks that have other tokens of the same rows.
     pub tokens: Option<GroupId>,
+    /// Ranks that have the other parts of matrices that an optimizer sees whole.
+    pub matrices: Option<Matrices>,
+}
+
+/// Ranks that have equal parts of the same matrices.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrices {
+    /// The ranks.
+    pub group: GroupId,
+    /// The place of this one among them.
+    pub at: u64,
+    /// How many they are.
+    pub ranks: u64,
 }
 
 impl Groups {

@@ -2,7 +2,7 @@
 
 use super::{Grads, ParamMemory, Words};
 use crossweave_flat::Flat;
-use crossweave_optim::update::{self, Group, StateSlice, StepParams};
+use crossweave_optim::update::{self, CutMatrices, Group, StateSlice, StepParams};
 use crossweave_optim::{Recipe, StateName};
 use crossweave_plan::{Lane, StepId};
 use crossweave_program::{
@@ -94,11 +94,28 @@ impl Optim {
                     on.collective(all, Traffic::Optimizer, vec![member]);
                 }
             };
+            let gather = |own: &View<'_>, all: &View<'_>| {
+                if let Some(m) = job.groups.matrices {
+                    let member = Member {
+                        kind: CollectiveKind::AllGather,
+                        dtype: DType::F32,
+                        send: Some(own.span()),
+                        recv: all.span(),
+                    };
+                    let on = code.on(job.reduce);
+                    on.collective(m.group, Traffic::Optimizer, vec![member]);
+                }
+            };
             let k = StepParams {
                 scaled: job.rescaled,
                 coef,
                 skip,
                 sum: &sum,
+                matrices: job.groups.matrices.map(|m| CutMatrices {
+                    at: m.at,
+                    ranks: m.ranks,
+                    gather: &gather,
+                }),
             };
             let on = code.on(Lane::Compute);
             update::update(code, on, &self.groups, states, &flat, &k);

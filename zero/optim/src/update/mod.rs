@@ -45,6 +45,18 @@ pub struct StepParams<'a, 'v> {
     pub skip: Option<View<'v>>,
     /// Writes the sum of f32 values over the ranks, in place.
     pub sum: &'a dyn Fn(&View<'_>),
+    /// The ranks that have the other parts of cut matrices; none where no optimizer must see such a matrix whole.
+    pub matrices: Option<CutMatrices<'a>>,
+}
+
+/// Ranks that have equal parts of the same matrices.
+pub struct CutMatrices<'a> {
+    /// The place of this rank among them.
+    pub at: u64,
+    /// How many they are.
+    pub ranks: u64,
+    /// Writes the f32 values that the ranks give first, one rank behind the other, into the second.
+    pub gather: &'a dyn Fn(&View<'_>, &View<'_>),
 }
 
 /// The learning rate of a recipe.

@@ -1,6 +1,10 @@
 //! Muon: momentum of a matrix, orthogonalised by five steps of a quintic Newton–Schulz iteration, in f32. A stack of experts is one matrix an expert.
+//!
+//! Of a matrix that is cut over ranks each has momentum of its own part; the parts are gathered to be orthogonalised, on every rank alike, and
+//! each takes its part of what comes of it. They are gathered end to end in the order of the ranks: of a fused matrix, whose parts interleave, that
+//! is another order of its rows, which orthogonalisation gives back as it got it.
 
-use super::{Step, add_squares, constant, run_of};
+use super::{Part, Step, add_squares, constant, run_of};
 use crate::{Muon, StateName};
 use crossweave_program::abi::op;
 use crossweave_program::{DType, On, ParamBlock, Scalar, View};
@@ -8,34 +12,68 @@ use crossweave_program::{DType, On, ParamBlock, Scalar, View};
 /// Coefficients of Keller Jordan's iteration: steepest at zero, singular values end between about 0.7 and 1.2.
 const QUINTIC: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
+/// A matrix of which a rank has all or a part.
+struct Matrix {
+    /// Its first element in the unit, and that of its moment in those of the group.
+    at: u64,
+    packed: u64,
+    /// Rows and columns that are here.
+    dims: [u64; 2],
+    /// Rows and columns of the whole.
+    whole: [u64; 2],
+}
+
 pub(super) fn update(s: &Step<'_, '_>, m: &Muon) {
     let mut packed = 0;
     for part in &s.group.parts {
-        let shape = part.held.shape();
-        // The layout cuts no parameter of such a unit, and the planner takes no box of one.
-        debug_assert_eq!(part.len, shape.iter().product::<u64>());
-        let cols = shape.last().copied().unwrap_or(1).max(1);
-        // Of a stack of experts each is a matrix of its own.
-        let matrices = match *shape {
-            [experts, _, _] => experts.max(1),
-            _ => 1,
-        };
-        let len = part.len / matrices;
-        for k in 0..matrices {
-            one(s, m, (part.at + k * len, packed), [len / cols, cols]);
-            packed += len;
-        }
+        // The layout cuts no parameter of such a unit.
+        debug_assert_eq!(part.len, part.held.dims().iter().product::<u64>());
+        let matrices = matrices(part, packed);
+        matrices.iter().for_each(|x| one(s, m, x));
+        packed += part.len;
     }
 }
 
-/// One matrix, whose elements begin at `at` in the unit and whose moment begins at `packed` in that of the group.
-fn one(s: &Step<'_, '_>, m: &Muon, (at, packed): (u64, u64), [rows, cols]: [u64; 2]) {
+/// The matrices of a parameter: of a stack of experts each is one of its own, and none of them is cut.
+fn matrices(part: &Part, packed: u64) -> Vec<Matrix> {
+    let (dims, whole) = (part.held.dims(), part.held.shape());
+    let count = match *whole {
+        [experts, _, _] => experts.max(1),
+        _ => 1,
+    };
+    let matrix = |dims: &[u64], len: u64| {
+        let cols = dims.last().copied().unwrap_or(1).max(1);
+        [len / cols, cols]
+    };
+    let len = part.len / count;
+    let all = whole.iter().product::<u64>() / count;
+    let each = 0..count;
+    let one = |k| Matrix {
+        at: part.at + k * len,
+        packed: packed + k * len,
+        dims: matrix(&dims, len),
+        whole: matrix(whole, all),
+    };
+    each.map(one).collect()
+}
+
+fn one(s: &Step<'_, '_>, m: &Muon, matrix: &Matrix) {
+    let Matrix {
+        at,
+        packed,
+        dims: [rows, cols],
+        whole,
+    } = *matrix;
     let (on, flat, len) = (&s.on, s.flat, rows * cols);
     let buf = s.packed(StateName::Moment1, packed, len);
     // What is orthogonalised takes the gradient's place.
     let grad = run_of(&flat.grad, at, len);
     momentum(s, m, &grad, &buf);
-    let x = orthogonal(on, &grad.view([rows, cols]), m.ns_steps);
+    let u = grad.view([rows, cols]);
+    let x = match [rows, cols] == whole {
+        true => orthogonal(on, &u, m.ns_steps),
+        false => of_all_ranks(s, m, &u, whole),
+    };
     let p = run_of(&flat.value, at, len).view([rows, cols]);
     let copy = flat.copy.as_ref();
     let copy = copy.map(|c| run_of(c, at, len).view([rows, cols]));
@@ -48,7 +86,7 @@ fn one(s: &Step<'_, '_>, m: &Muon, (at, packed): (u64, u64), [rows, cols]: [u64;
     let times = |v: f64| on.scalar(Scalar::Mul(lr, constant(on, v)));
     let scalars = [
         times(s.group.recipe.weight_decay),
-        times(m.factor(rows, cols)),
+        times(m.factor(whole[0], whole[1])),
     ];
     let (has_skip, has_copy) = (skip.is_some(), copy.is_some());
     on.map(&outs, &ins, &scalars, |v| {
@@ -59,6 +97,34 @@ fn one(s: &Step<'_, '_>, m: &Muon, (at, packed): (u64, u64), [rows, cols]: [u64;
         }
         if has_copy { vec![new, new] } else { vec![new] }
     });
+}
+
+/// This rank's part of the orthogonal factor of the matrix whose part is `u`. Parts of columns are gathered as rows of the transpose.
+fn of_all_ranks<'c>(s: &Step<'_, 'c>, m: &Muon, u: &View<'c>, whole: [u64; 2]) -> View<'c> {
+    let Some(cut) = &s.k.matrices else {
+        // The planner has a group wherever it lets a matrix be cut.
+        return orthogonal(&s.on, u, m.ns_steps);
+    };
+    let [rows, cols] = [0, 1].map(|i| u.shape().dims()[i]);
+    let by_columns = rows == whole[0];
+    let (n, width) = if by_columns {
+        (cols, rows)
+    } else {
+        (rows, cols)
+    };
+    let own = match by_columns {
+        false => u.clone(),
+        true => {
+            let dense = s.on.empty([n, width], DType::F32);
+            s.on.map(&[&dense], &[&u.t()], &[], |x| vec![x[0]]);
+            dense
+        }
+    };
+    let all = s.on.empty([cut.ranks * n, width], DType::F32);
+    (cut.gather)(&own, &all);
+    let x = orthogonal(&s.on, &all, m.ns_steps);
+    let x = x.narrow(0, cut.at * n, n);
+    if by_columns { x.t() } else { x }
 }
 
 /// `buf = mu buf + (1 - mu) g`; the gradient becomes what is orthogonalised: `buf`, or with Nesterov `mu buf + (1 - mu) g` once more.
