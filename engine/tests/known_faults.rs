@@ -214,10 +214,7 @@ fn eight_ranks(seed: u64, each: usize) {
             let [pp, dp, tp] = left.swap_remove(dice.roll(left.len() as u64) as usize);
             for pieces in [true, false] {
                 let stage = if pp > 1 { 1 } else { dice.roll(4) as u32 };
-                let mut s = sgd(staged(
-                    of_length(spec(dp, 1 + dice.roll(3) as u32), 8),
-                    stage,
-                ));
+                let mut s = sgd(staged(of_length(spec(dp, dice.of(&[1, 3])), 8), stage));
                 if pp > 1 {
                     let units = units(&model).len() as u32;
                     s.pipeline = Some(PipelineSpec::even(units, pp, dice.of(&orders)));
