@@ -180,6 +180,79 @@ fn axes_move_what_the_formulas_say_over_the_link_that_they_are_on() {
     }
 }
 
+/// Attention and MLP beside each other share their gathers and sums as far as they can, and key-value heads that several ranks share are gathered:
+/// an estimate counts what a plan counts.
+#[test]
+fn parallel_layers_and_shared_heads_are_estimated_as_they_are_planned() {
+    let s = Scratch::new();
+    let model = |family: &str, more: Value| {
+        let mut m = json!({"family": family, "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 3,
+            "num_attention_heads": 8, "max_position_embeddings": 64});
+        m.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        m
+    };
+    for (name, model) in [
+        ("one input", model("phi", json!({"intermediate_size": 256}))),
+        (
+            "two inputs",
+            model("gpt_neox", json!({"intermediate_size": 256})),
+        ),
+        (
+            "dropout between",
+            model(
+                "gpt_neox",
+                json!({"intermediate_size": 256, "hidden_dropout": 0.1}),
+            ),
+        ),
+        (
+            "shared heads",
+            model(
+                "llama",
+                json!({"intermediate_size": 256, "num_key_value_heads": 1}),
+            ),
+        ),
+        (
+            "both ways",
+            model("bert", json!({"intermediate_size": 256})),
+        ),
+    ] {
+        for (pieces, recompute) in [
+            (true, "none"),
+            (false, "none"),
+            (true, "full"),
+            (false, "full"),
+        ] {
+            let mut model = model.clone();
+            model["recompute"] = json!(recompute);
+            let config = json!({"model": model, "data": {"train": "corpus/*.txt", "seq_len": 64}, "run": {"steps": 10},
+                "train_micro_batch_size_per_gpu": 2, "mesh": {"tp": 4, "sequence_parallel": pieces},
+                "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}});
+            s.write("job.json", config.to_string());
+            let e = s.estimate("job.json", Some(4), None);
+            let p = s.job("job.json").ranks(4).plan();
+            let row = |v: &Value| -> Value {
+                let mut rows = v["traffic"].as_array().expect("rows").iter();
+                rows.find(|r| r["axis"] == "tp").expect("tp").clone()
+            };
+            let (e, p) = (row(&e), row(&p));
+            // Sums of gradients and of figures are not among what is estimated.
+            let other = ["gradients", "figures"];
+            let parts = p["parts"].as_array().expect("parts").iter();
+            let own = parts.filter(|p| !other.contains(&p["what"].as_str().expect("a word")));
+            let own: u64 = own.map(|p| p["elements"].as_u64().expect("elements")).sum();
+            let got = e["elements"].as_f64().expect("elements");
+            near(
+                got,
+                own as f64,
+                1e-6,
+                &format!("{name}, {pieces}, {recompute}"),
+            );
+        }
+    }
+}
+
 /// Elements that a plan says a rank sends over `mesh.tp`, by what for.
 fn parts_are_worked_out(p: &Value, c: &Case, layers: u64, pieces: bool, what: &str) {
     if c.tp == 1 {
