@@ -397,3 +397,39 @@ fn a_teacher_costs_a_few_numbers_a_token() {
     let of_logs = tokens * (2 * u64::from(tp)) + 1;
     assert_eq!(more, steps * (tokens * 18 + of_logs));
 }
+
+/// With w = bsh (t-1)/t and n = bs (t-1)/t: a layer whose norms are over all heads 8w + 8n, one with a scale for each head 8w and twice the scales,
+/// one of one normed input and one key-value head of a fused projection 4w + 4nd; the table and the head 2w each.
+#[test]
+fn what_stands_between_products_says_what_is_counted() {
+    let w = world();
+    let (layers, micro) = (2, 2);
+    for tp in [2, 4] {
+        let ranks = u64::from(tp);
+        let part = |n: u64| n * (ranks - 1) / ranks;
+        let s = rows(1, micro);
+        let n = s.rows.batch * s.rows.seq_len;
+        for (model, wide, more) in [
+            (olmo2(4), 8, 8 * part(n)),
+            (stablelm(4), 8, 2 * part(4 * 8)),
+            (falcon(), 4, 4 * part(n * 8)),
+        ] {
+            let got = train(
+                &w,
+                &Over::one(&model).ranks(tp, false),
+                &cut_over(s.clone(), tp),
+                STEPS,
+            );
+            let hidden = part(n * model.model().width);
+            let loss = 2 * part(n * (ranks + 1));
+            let all = layers * (wide * hidden + more) + 4 * hidden + loss;
+            for l in &got.ledgers {
+                let of = l.collectives.iter();
+                let of = of.filter(|c| c.group == "tp" && c.tag == "activation");
+                let sent: u64 = of.map(|c| c.wire_elements).sum();
+                let name = model.family().name;
+                assert_eq!(sent, STEPS * u64::from(micro) * all, "{name} over {tp}");
+            }
+        }
+    }
+}
