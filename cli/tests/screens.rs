@@ -64,9 +64,9 @@ fn cut_layers_are_named_by_train_and_plan() {
     s.ok(&["report", "shown"]);
     let plan = |more: &[&str]| s.ok(&[&["plan"], &cut[..], more].concat());
     shows(&plan(&[]), &["the ranks of mesh.tp have a part each"]);
-    // A teacher's logits stand beside all of the student's.
+    // A teacher's vocabulary is cut with the student's.
     let teacher = ["--set", "distill={\"teacher\": \"shown/model\"}"];
-    shows(&plan(&teacher), &["each have all"]);
+    shows(&plan(&teacher), &["the ranks of mesh.tp have a part each"]);
 }
 
 /// On a processor no time is given, and the page says why.
