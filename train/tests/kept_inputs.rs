@@ -90,6 +90,17 @@ fn where_nothing_is_kept_in_parts_it_is_said() {
     let s = Scratch::new();
     for (ranks, sets, says) in [
         ("1", vec![FULL[0], PARTS], "no ranks that share layers"),
+        (
+            "2",
+            vec![
+                "mesh.tp=2",
+                FULL[0],
+                PARTS,
+                "mesh.sequence_parallel=true",
+                "data.seq_len=16",
+            ],
+            "has cut what is kept by tokens",
+        ),
         ("2", vec!["mesh.tp=2", PARTS], "input of a recomputed unit"),
     ] {
         let said = s
@@ -97,7 +108,7 @@ fn where_nothing_is_kept_in_parts_it_is_said() {
             .ranks(ranks)
             .sets(&sets)
             .steps(1)
-            .run(ranks)
+            .run(&format!("{ranks}-{}", sets.len()))
             .said;
         assert!(
             said.contains("partition_activations") && said.contains(says),
