@@ -75,11 +75,15 @@ fn cut_layers_are_named_by_train_and_plan() {
     let off = "note: mesh.sequence_parallel is off";
     assert!(!plan(&["--set", "data.seq_len=16"]).contains(off));
     shows(&plan(&["--set", "data.seq_len=15"]), &[off]);
-    // A teacher's logits stand beside all of the student's.
+    // A teacher's vocabulary is cut with the student's.
     let teacher = ["--set", "distill={\"teacher\": \"shown/model\"}"];
     shows(
         &plan(&teacher),
-        &["each have all", off, "a teacher reads whole rows"],
+        &[
+            "the ranks of mesh.tp have a part each",
+            off,
+            "a teacher reads whole rows",
+        ],
     );
 }
 

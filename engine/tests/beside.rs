@@ -40,7 +40,7 @@ fn models() -> [ModelSpec; 2] {
 /// Elements that the ranks of an axis send for blocks, and the calls.
 fn said(o: &Outcome) -> Vec<[u64; 2]> {
     let of = |l: &crossweave_engine::RankLedger| {
-        let all = l.collectives.iter().filter(|c| c.group == "tp");
+        let all = l.collectives.iter().filter(|c| of_blocks(c, "tp"));
         all.fold([0; 2], |[n, calls], c| {
             [n + c.wire_elements, calls + c.calls]
         })

@@ -377,10 +377,7 @@ fn layers_say_what_the_formulas_count() {
                     Meeting::Heads => exchanged,
                 };
                 for l in &got.ledgers {
-                    let of = l
-                        .collectives
-                        .iter()
-                        .filter(|c| c.group == "cp" && c.tag == "activation");
+                    let of = l.collectives.iter().filter(|c| of_blocks(c, "cp"));
                     let sent: u64 = of.map(|c| c.wire_elements).sum();
                     let all = STEPS * u64::from(micro) * layers * of_layer;
                     assert_eq!(sent, all, "{what}, cp {cp}, tp {tp}, {rows:?}");

@@ -388,7 +388,7 @@ fn a_teacher_costs_a_few_numbers_a_token() {
         let s = cut_over(rows(1, 1), tp);
         let got = train(&w, &model.ranks(tp, false), &s, 2);
         let of = got.ledgers[0].collectives.iter();
-        let of = of.filter(|c| c.group == "tp" && c.tag == "activation");
+        let of = of.filter(|c| of_blocks(c, "tp"));
         of.map(|c| c.elements).sum()
     };
     // A teacher of one layer whose two heads are not divided sums its lookup only.
@@ -396,4 +396,67 @@ fn a_teacher_costs_a_few_numbers_a_token() {
     let more = sent(Some(gpt2(1, 0.0)), tp) - sent(None, tp);
     let of_logs = tokens * (2 * u64::from(tp)) + 1;
     assert_eq!(more, steps * (tokens * 18 + of_logs));
+}
+
+/// With w = bsh (t-1)/t and n = bs (t-1)/t: a layer whose norms are over all heads 8w + 8n, one with a scale for each head 8w and twice the scales,
+/// one with a key-value head that all ranks share 8w + 4nd, and one of one normed input and such a head of a fused projection 4w + 4nd; the table
+/// and the head 2w each. By tokens 10w, 5w, 2w and 3w.
+#[test]
+fn what_stands_between_products_says_what_is_counted() {
+    let w = world();
+    let (layers, micro) = (2, 2);
+    for (tp, by_tokens) in [(2, false), (4, false), (2, true), (4, true)] {
+        let ranks = u64::from(tp);
+        let part = |n: u64| n * (ranks - 1) / ranks;
+        let s = rows(1, micro);
+        let n = s.rows.batch * s.rows.seq_len;
+        for (model, wide, more) in [
+            (olmo2(4), [8, 10], 8 * part(n)),
+            (stablelm(4), [8, 10], 2 * part(4 * 8)),
+            (family("llama", 1, &json!({})), [8, 10], 4 * part(n * 6)),
+            (falcon(), [4, 5], 4 * part(n * 8)),
+        ] {
+            let cut = Over::one(&model).ranks(tp, by_tokens);
+            let got = train(&w, &cut, &cut_over(s.clone(), tp), STEPS);
+            let hidden = part(n * model.model().width);
+            let loss = 2 * part(n * (ranks + 1));
+            let ends = [4, 5][usize::from(by_tokens)];
+            let wide = wide[usize::from(by_tokens)];
+            let all = layers * (wide * hidden + more) + ends * hidden + loss;
+            for l in &got.ledgers {
+                let of = l.collectives.iter();
+                let of = of.filter(|c| of_blocks(c, "tp"));
+                let sent: u64 = of.map(|c| c.wire_elements).sum();
+                let name = model.family().name;
+                let how = format!("{name} over {tp}, by tokens {by_tokens}");
+                assert_eq!(sent, STEPS * u64::from(micro) * all, "{how}");
+            }
+        }
+    }
+}
+
+/// An adapter of a head that every rank has whole is given all tokens, where those of hidden states are cut.
+#[test]
+fn masks_of_a_whole_heads_adapter_are_those_of_one_rank() {
+    let w = world();
+    let keys = [
+        ("vocab_size", 41),
+        ("n_head", 8),
+        ("n_embd", 24),
+        ("n_inner", 48),
+    ];
+    let model = Over {
+        lora: Some(Lora {
+            targets: Targets::Names(vec!["lm_head".into()]),
+            ..adapters(0.3)
+        }),
+        ..Over::one(&with(&gpt2(1, 0.0), &keys))
+    };
+    assert!(!crossweave_nn::split::vocabulary(model.model.model(), 8));
+    let alone = train(&w, &model, &sgd(rows(1, 1)), STEPS);
+    for by_tokens in [false, true] {
+        let s = cut_over(sgd(rows(1, 1)), 8);
+        let far = distance(&train(&w, &model.ranks(8, by_tokens), &s, STEPS), &alone);
+        assert!(far < 1e-5, "by tokens {by_tokens}: {far:e}");
+    }
 }

@@ -76,7 +76,7 @@ fn a_kept_input_is_gathered_once_and_kept_in_parts() {
         let found = [s.clone(), whole(&s)].map(|s| train(&w, &cut, &cut_over(s, tp), STEPS));
         let sent = |o: &Outcome, rank: usize| -> u64 {
             let of = o.ledgers[rank].collectives.iter();
-            let of = of.filter(|c| c.group == "tp" && c.tag == "activation");
+            let of = of.filter(|c| of_blocks(c, "tp"));
             of.map(|c| c.wire_elements).sum()
         };
         let wire = rows * width * u64::from(tp - 1) / u64::from(tp);

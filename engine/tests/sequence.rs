@@ -227,9 +227,7 @@ fn layers_say_what_the_paper_counts() {
         let rows = s.rows.batch * s.rows.seq_len;
         let got = train(&w, &tokens(model, None, tp), &cut_over(s, tp), STEPS);
         for l in &got.ledgers {
-            let of = l.collectives.iter().filter(|c| {
-                c.group == "tp" && ["activation", "table", "head", "loss"].contains(&&*c.tag)
-            });
+            let of = l.collectives.iter().filter(|c| of_blocks(c, "tp"));
             let sent: u64 = of.map(|c| c.wire_elements).sum();
             let times = STEPS * u64::from(micro);
             let wire = rows * width * u64::from(tp - 1) / u64::from(tp);

@@ -218,9 +218,7 @@ fn a_layer_says_two_sums_forward_and_two_backward() {
         let got = train(&w, &Cut(gpt2, None, tp), &cut_over(s, tp), STEPS);
         assert_eq!(got.ledgers.len(), 6);
         for l in &got.ledgers {
-            let of = l.collectives.iter().filter(|c| {
-                c.group == "tp" && ["activation", "table", "head", "loss"].contains(&&*c.tag)
-            });
+            let of = l.collectives.iter().filter(|c| of_blocks(c, "tp"));
             let (calls, elements) = of.fold((0, 0), |(c, e), l| (c + l.calls, e + l.elements));
             let times = STEPS * u64::from(micro);
             let hidden = times * (layers * 2 * (forwards + 1) + forwards + 1);

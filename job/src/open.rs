@@ -172,6 +172,7 @@ impl Opened {
             });
         }
         remarks.extend(job.why_tokens_are_whole().map(Remark::Note));
+        remarks.extend(job.why_inputs_are_cut_already().map(Remark::Note));
         Some(Opened {
             job,
             reads,

@@ -63,6 +63,19 @@ impl Job {
         Some(format!("{KEY} is off: {}", e.what))
     }
 
+    /// Returns the sentence about kept inputs in parts where they are asked for and cut by tokens already.
+    pub fn why_inputs_are_cut_already(&self) -> Option<String> {
+        let asked = self
+            .resolved
+            .settings
+            .activation_checkpointing
+            .partition_activations;
+        let cut = asked && self.cuts_tokens(&self.place(0)).unwrap_or(false);
+        cut.then(|| {
+            format!("activation_checkpointing.partition_activations has no effect: {KEY} has cut what is kept by tokens")
+        })
+    }
+
     /// Can the ranks that share layers have pieces of the tokens that are here, of rows that `cp` ranks have parts of?
     fn may_cut_tokens(&self, [cp, tp]: [u32; 2]) -> std::result::Result<(), SplitError> {
         if self.source.teacher.is_some() {

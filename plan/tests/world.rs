@@ -3,9 +3,9 @@
 
 use crossweave_plan::axes::{Axis, AxisSet, Representatives, Topology};
 use crossweave_plan::{
-    Facts, Law, Moves, Peer, Plan, PlanError, Said, SideEvent, SideProgram, StepKind, UnitFacts,
-    check, check_representative_side_programs, check_representatives, check_side_programs,
-    check_world,
+    Facts, KeptPart, Law, Moves, Peer, Plan, PlanError, Said, SideEvent, SideProgram, StepKind,
+    UnitFacts, check, check_representative_side_programs, check_representatives,
+    check_side_programs, check_world,
 };
 
 fn facts(units: u32, micro_batches: u32) -> Facts {
@@ -205,6 +205,36 @@ fn what_is_gathered_again_and_messages_are_events_of_their_groups() {
         "sends [4]",
     ];
     assert!(words.iter().all(|w| e.contains(w)), "{e}");
+}
+
+/// Parts of a kept input are gathered where its forward is recomputed, and nowhere else; a rank that keeps the whole would leave the other waiting.
+#[test]
+fn parts_of_kept_inputs_are_gathered_before_a_recomputation() {
+    let mut parts = facts(2, 1);
+    parts.units[1].talk.kept = Some(KeptPart {
+        bytes: 5,
+        gather: Said {
+            axes: Axis::Tp.into(),
+            what: "kept input of 8 elements".into(),
+            moves: Some(Moves {
+                kind: "all_gather",
+                ranks: 2,
+                ..Moves::default()
+            }),
+        },
+    });
+    let whole = facts(2, 1);
+    let mesh = Topology::new(&[(Axis::Tp, 2)]).unwrap();
+    let hold = |plan: &Plan, facts: [&Facts; 2]| check_world(&mesh, &facts.map(|f| (plan, f)));
+    let once = plan(ONE);
+    let twice = plan("F0.0 F1.0 R1.0 B1.0 B0.0 ar0 ar1 opt0 opt1");
+    hold(&once, [&parts, &whole]).unwrap();
+    hold(&twice, [&parts, &parts]).unwrap();
+    let e = hold(&twice, [&parts, &whole]).unwrap_err().to_string();
+    assert!(
+        e.contains("kept input of 8 elements") && e.contains("R1.0"),
+        "{e}"
+    );
 }
 
 /// Four ranks of two data-parallel replicas, cut over tp in two: blocks sum over tp, updates over dp.

@@ -8,7 +8,7 @@ use crossweave_engine::{
     Topology, Units, ZeroSpec, ZeroStage, dry_run, prepare,
 };
 use crossweave_hal::{
-    Bootstrap, Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result,
+    Bootstrap, CollectiveLine, Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result,
 };
 use crossweave_nn::{Lora, ModelSpec};
 use crossweave_plan::{Facts, Plan};
@@ -338,6 +338,11 @@ pub fn over(s: RankSpec, [cp, tp]: [u32; 2]) -> RankSpec {
         place: Place::on(&mesh, 0).unwrap(),
         ..s
     }
+}
+
+/// Is it a line of what blocks say over an axis, whatever for?
+pub fn of_blocks(c: &CollectiveLine, axis: &str) -> bool {
+    c.group == axis && ["activation", "table", "head", "loss"].contains(&&*c.tag)
 }
 
 /// What a job left.
