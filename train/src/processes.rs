@@ -227,7 +227,8 @@ impl Processes {
         let late = LateStore::default();
         let mut host = HostServices::builder()
             .log(plugins.log.sink())
-            .kv(Arc::new(late.clone()));
+            .kv(Arc::new(late.clone()))
+            .config("mpi.host", this_host().identity);
         if let Some(family) = launch.launcher.family() {
             host = host.config("mpi.family", family);
         }

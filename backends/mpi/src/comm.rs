@@ -3,6 +3,7 @@
 
 use crate::channel::{self, Channels, Peer};
 use crate::flight;
+use crate::hosts::{Hosts, Sent};
 use crate::library::Mpi;
 use crate::memory::{Mem, PAGE, address};
 use crate::run;
@@ -41,6 +42,9 @@ pub(crate) struct Member {
     own: Option<u32>,
     /// How it reaches each rank.
     pub(crate) peers: Vec<Peer>,
+    /// Which ranks share a host.
+    pub(crate) hosts: Hosts,
+    pub(crate) sent: Arc<Sent>,
     pub(crate) host: Host,
     /// Within the communicator.
     pub(crate) rank: u32,
@@ -230,11 +234,12 @@ impl Join<'_> {
         Ok(all)
     }
 
-    /// Every member's process, by MPI's number.
-    fn processes(&self) -> Result<Vec<u32>> {
+    /// Every member's process, by MPI's number, and its host.
+    fn processes(&self) -> Result<(Vec<u32>, Vec<u32>)> {
         let (process, processes) = self.d.mpi.world();
         let name = self.d.process;
-        let all = self.exchange("process", u128::from(name) << 32 | u128::from(process))?;
+        let own = u128::from(self.d.on) << 96 | u128::from(name) << 32 | u128::from(process);
+        let all = self.exchange("process", own)?;
         let at: Vec<u32> = all.iter().map(|p| *p as u32).collect();
         if let Some(bad) = at.iter().find(|p| **p >= processes) {
             return fail(
@@ -260,7 +265,7 @@ impl Join<'_> {
                 ),
             );
         }
-        Ok(at)
+        Ok((at, all.iter().map(|p| (*p >> 96) as u32).collect()))
     }
 }
 
@@ -342,7 +347,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
             let _ = write!(prefix, "{b:02x}");
         }
         prefix.push('/');
-        let (peers, own) = if cfg.name == WORLD {
+        let (peers, hosts, own) = if cfg.name == WORLD {
             if (process, processes) != (cfg.rank, cfg.nranks) {
                 return fail(
                     Code::Comm,
@@ -358,7 +363,9 @@ impl Collectives<MpiBackend> for MpiCollectives {
             }
             let all: Vec<u32> = (0..processes).collect();
             let first = vec![0; all.len()];
-            (channel::peers(&all, &first, process as usize), None)
+            // Nothing but barriers and the words of a store go over it, before anybody knows who is where.
+            let hosts = Hosts::new(&first);
+            (channel::peers(&all, &first, process as usize), hosts, None)
         } else {
             let join = Join {
                 b,
@@ -367,18 +374,20 @@ impl Collectives<MpiBackend> for MpiCollectives {
                 prefix: &prefix,
                 timeout,
             };
-            let at = join.processes()?;
+            let (at, on) = join.processes()?;
             let (_, places) = channel::places(&at);
             let own = Own::take(&d.channels, places)?;
             let first = join.exchange("heard", own.first)?;
             let peers = channel::peers(&at, &first, cfg.rank as usize);
-            (peers, Some(own.keep()))
+            (peers, Hosts::new(&on), Some(own.keep()))
         };
         Ok(Comm(Arc::new(Member {
             mpi,
             channels: d.channels.clone(),
             own,
             peers,
+            hosts,
+            sent: d.sent.clone(),
             host: b.host,
             rank: cfg.rank,
             ranks: cfg.nranks,
@@ -446,6 +455,8 @@ impl Collectives<MpiBackend> for MpiCollectives {
             channels: m.channels.clone(),
             own: Some(own.keep()),
             peers: channel::peers(&at, &first, cfg.rank as usize),
+            hosts: m.hosts.some(&members),
+            sent: m.sent.clone(),
             host: b.host,
             rank: cfg.rank,
             ranks: cfg.nranks,

@@ -96,6 +96,14 @@ impl<'a> Flight<'a> {
         }
     }
 
+    /// Messages of another tag: what two ranks say each other in different phases of a collective is told apart, in whatever order it is
+    /// asked for. There are fewer phases than tags.
+    pub(crate) fn phase(mut self, nth: u32) -> Flight<'a> {
+        let room = self.member.channels.width() - FIRST;
+        self.mark = FIRST + (self.mark - FIRST + nth) % room;
+        self
+    }
+
     /// Starts sending.
     ///
     /// # Safety
@@ -113,6 +121,7 @@ impl<'a> Flight<'a> {
                 m.mpi.send(peer.process, tag, at, len)
             }
             .map_err(|e| self.blame(e, to.into()))?;
+            m.sent.count(m.hosts.apart(m.rank as usize, to), len as u64);
             self.pending.push(Pending {
                 request,
                 peer: to.into(),
@@ -370,6 +379,15 @@ impl<'a> Flight<'a> {
             e.message
         );
         e.peer(peer)
+    }
+}
+
+impl Drop for Flight<'_> {
+    /// What is still under way when its collective has failed is given up.
+    fn drop(&mut self) {
+        for p in self.pending.drain(..) {
+            self.member.mpi.cancel(p.request);
+        }
     }
 }
 
