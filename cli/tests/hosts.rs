@@ -5,7 +5,7 @@
 
 use crate::common;
 use common::mpi::{families, plugin};
-use common::{Scratch, records};
+use common::{Scratch, model_bytes, records};
 use crossweave_tests::system::{Signal, send, send_if_there, within};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -30,14 +30,14 @@ impl Hosts {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/hosts/hosts.sh")
     }
 
-    fn call(&self, args: &[&str], vars: &[(&str, &str)]) -> Result<(), String> {
+    fn call(&self, args: &[&str], vars: &[(&str, &str)]) -> Result<String, String> {
         let mut c = Command::new("bash");
         c.arg(Hosts::script()).args(args);
         c.env("HOSTS_PREFIX", &self.prefix)
             .envs(vars.iter().copied());
         let o = c.output().map_err(|e| e.to_string())?;
         match o.status.success() {
-            true => Ok(()),
+            true => Ok(String::from_utf8_lossy(&o.stdout).into_owned()),
             false => Err(String::from_utf8_lossy(&o.stderr).into_owned()),
         }
     }
@@ -54,7 +54,7 @@ impl Hosts {
             prefix: format!("cwx{}x{thread}x{nth}-", std::process::id()),
         };
         match hosts.call(&["up", &count.to_string()], vars) {
-            Ok(()) => Some(hosts),
+            Ok(_) => Some(hosts),
             Err(why) => {
                 let why = format!("hosts cannot be imitated here (root and iproute2): {why}");
                 crossweave_tests::tools::missing("hosts", &why);
@@ -65,6 +65,15 @@ impl Hosts {
 
     fn cut(&self, host: u32) {
         self.call(&["cut", &host.to_string()], &[]).expect("a link");
+    }
+
+    /// Bytes that each host has sent.
+    fn sent(&self) -> Vec<f64> {
+        let of = |host: u32| {
+            let text = self.call(&["sent", &host.to_string()], &[]);
+            text.expect("a link").trim().parse().expect("bytes")
+        };
+        (1..=self.count).map(of).collect()
     }
 
     /// A job with so many ranks on each host, started on the first.
@@ -487,6 +496,53 @@ fn hosts_meet_whatever_they_are_called_and_share() {
     );
 }
 
+/// What a step sends from each host, over the bytes of the model in f32: the interfaces' counts of a long run less those of a short one.
+fn sent_by_a_step(hosts: &Hosts, family: &str, each: u32, sizes: &[String]) -> Vec<f64> {
+    let run = |steps: u32| -> (Vec<f64>, f64) {
+        let s = Scratch::new();
+        let mut c = hosts.job(&s, family, each, &args(sizes, steps));
+        let before = hosts.sent();
+        let o = within(HUNG, &mut c);
+        let said = String::from_utf8_lossy(&o.stderr).into_owned();
+        assert!(o.status.success(), "{family}: {said}");
+        let sent = hosts.sent().into_iter().zip(before).map(|(a, b)| a - b);
+        let model: u64 = model_bytes(&s.path("out")).len() as u64;
+        (sent.collect(), model as f64)
+    };
+    let ((long, model), (short, _)) = (run(9), run(1));
+    let step = long.iter().zip(short).map(|(l, s)| (l - s) / 8.0 / model);
+    step.collect()
+}
+
+/// Gradients in f32 over hosts of two ranks each: along the chain the first and the last host send the model once, those between them twice,
+/// where owners would send it twice (on two hosts) or three times. Heads of packets and what else a step says stay within 2 %.
+#[test]
+fn what_leaves_a_host_does_not_grow_with_its_ranks() {
+    plugin();
+    let sizes = sets(&[
+        "run.comm_timeout_s=900",
+        "model.n_embd=192",
+        "model.n_head=4",
+        "train_batch_size=24",
+        "run.checkpoint_every=1000",
+        "run.validate_every=1000",
+    ]);
+    let cases = [(2, vec![1.0, 1.0]), (3, vec![1.0, 2.0, 1.0])];
+    for (family, (count, want)) in families().into_iter().zip(cases) {
+        let Some(hosts) = Hosts::up(count, &[]) else {
+            return;
+        };
+        let got = sent_by_a_step(&hosts, family, 2, &sizes);
+        println!("{family}, {count} hosts of 2 ranks: {got:.3?} model sizes a step");
+        for (got, want) in got.iter().zip(&want) {
+            assert!(
+                (got / want - 1.0).abs() < 0.02,
+                "{family}: {got:?} of {want:?}"
+            );
+        }
+    }
+}
+
 #[test]
 #[ignore = "minutes: every sort of names and of shared memory, 2 x 2 and 4 x 2 hosts, both families"]
 fn hosts_meet_in_every_way() {
@@ -580,7 +636,7 @@ fn a_lost_host_is_named_without_a_timeout() {
         let there = || s.path("out").join("metrics.jsonl").is_file();
         until("begins", &|| there() && records(&s.path("out")).len() > 2);
         match scene {
-            "power" => hosts.call(&["power", "3"], &[]).expect("a host"),
+            "power" => drop(hosts.call(&["power", "3"], &[]).expect("a host")),
             _ => hosts.cut(3),
         }
         if scene == "mend" {

@@ -1,4 +1,4 @@
-//! Collectives over several hosts with several ranks each. Processes of this machine are told that they are on hosts of their own, so that
+//! Collectives over several hosts with several ranks each. Processes of this machine are given hosts that are not there, so that
 //! what crosses between hosts is counted without any: bits are those of threads, and bytes those of the formulas.
 
 use super::mpi::{as_in_process, in_process};

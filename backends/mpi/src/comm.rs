@@ -1,9 +1,9 @@
 //! Communicators: ranks find each other through the host's store, launches run in the order they were made, and the first failure ends
 //! the communicator. Ranks may be threads of one process: see `channel`.
 
-use crate::channel::{self, Channels, Peer};
+use crate::channel::{self, Channels};
 use crate::flight;
-use crate::hosts::{Hosts, Sent};
+use crate::hosts::{Hosts, Links};
 use crate::library::Mpi;
 use crate::memory::{Mem, PAGE, address};
 use crate::run;
@@ -41,10 +41,7 @@ pub(crate) struct Member {
     /// The first channel of its own; the world's are never given back.
     own: Option<u32>,
     /// How it reaches each rank.
-    pub(crate) peers: Vec<Peer>,
-    /// Which ranks share a host.
-    pub(crate) hosts: Hosts,
-    pub(crate) sent: Arc<Sent>,
+    pub(crate) links: Links,
     pub(crate) host: Host,
     /// Within the communicator.
     pub(crate) rank: u32,
@@ -385,9 +382,11 @@ impl Collectives<MpiBackend> for MpiCollectives {
             mpi,
             channels: d.channels.clone(),
             own,
-            peers,
-            hosts,
-            sent: d.sent.clone(),
+            links: Links {
+                peers,
+                hosts,
+                sent: d.sent.clone(),
+            },
             host: b.host,
             rank: cfg.rank,
             ranks: cfg.nranks,
@@ -443,7 +442,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
                 ),
             );
         }
-        let at: Vec<u32> = members.iter().map(|r| m.peers[*r].process).collect();
+        let at: Vec<u32> = members.iter().map(|r| m.links.peers[*r].process).collect();
         let (_, places) = channel::places(&at);
         let own = Own::take(&m.channels, places)?;
         let mut first = vec![[0u32]; n];
@@ -454,9 +453,11 @@ impl Collectives<MpiBackend> for MpiCollectives {
             mpi: m.mpi.clone(),
             channels: m.channels.clone(),
             own: Some(own.keep()),
-            peers: channel::peers(&at, &first, cfg.rank as usize),
-            hosts: m.hosts.some(&members),
-            sent: m.sent.clone(),
+            links: Links {
+                peers: channel::peers(&at, &first, cfg.rank as usize),
+                hosts: m.links.hosts.some(&members),
+                sent: m.links.sent.clone(),
+            },
             host: b.host,
             rank: cfg.rank,
             ranks: cfg.nranks,

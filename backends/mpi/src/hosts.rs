@@ -12,7 +12,9 @@
 //! | all-gather | `r (n - r) / n S` | `r (H - 1) / n S` |
 //! | broadcast | the pieces of `spread` | `S` at most |
 
+use crate::channel::Peer;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The number of a host of this name, the same in every process.
@@ -34,6 +36,15 @@ pub(crate) struct Hosts {
     pub(crate) place: Vec<usize>,
     /// The ranks of each host are neighbours.
     neighbours: bool,
+}
+
+/// How a member reaches the others.
+pub(crate) struct Links {
+    pub(crate) peers: Vec<Peer>,
+    /// Which ranks share a host.
+    pub(crate) hosts: Hosts,
+    /// What its process has sent.
+    pub(crate) sent: Arc<Sent>,
 }
 
 /// What a reduction leaves, and with whom.

@@ -184,13 +184,13 @@ impl Run<'_> {
     /// Is a reduction run along a chain of hosts?
     fn chained(&self, leaves: Leaves) -> bool {
         let (width, sum) = (self.p.bytes(1), self.fold().sum_bytes());
-        self.m.hosts.chain(leaves, width, sum)
+        self.m.links.hosts.chain(leaves, width, sum)
     }
 
     fn all_reduce(&self) -> Result<()> {
         let p = self.p;
         let bytes = p.bytes(p.count);
-        if bytes <= SMALL && self.m.hosts.shared() {
+        if bytes <= SMALL && self.m.links.hosts.shared() {
             return self.sum_of_words();
         }
         if self.chained(Leaves::All) {
@@ -387,7 +387,7 @@ impl Run<'_> {
             None => (r * p.bytes(p.count), p.bytes(p.count)),
         };
         let (at, bytes) = place(self.me);
-        if self.m.hosts.shared() {
+        if self.m.links.hosts.shared() {
             self.gather_over_hosts(place)?;
             // SAFETY: the operands are live, as `Run` says.
             unsafe { copy(p.recv.add(at), p.send, bytes) };
@@ -456,7 +456,7 @@ impl Run<'_> {
             if self.me == p.root {
                 copy(p.recv, p.send, bytes);
             }
-            if self.m.hosts.shared() {
+            if self.m.links.hosts.shared() {
                 return self.broadcast_over_hosts(bytes);
             }
             if bytes > SPREAD && self.n > 2 {

@@ -78,25 +78,62 @@ struct Way<'a> {
     result: Option<Flight<'a>>,
 }
 
-impl Run<'_> {
-    /// The rank that works on piece `k` on a host: its owner where it is there.
-    fn worker(&self, host: usize, k: usize, piece: &Piece) -> usize {
-        let hosts = &self.m.hosts;
-        match piece.owner {
-            Some(owner) if hosts.of(owner) == host => owner,
-            _ => hosts.ranks[host][k % hosts.ranks[host].len()],
-        }
+/// Where scratch has what of a piece: the words of every rank of the host, the sum so far, the result.
+struct Room {
+    at: *mut u8,
+    /// Places, which the pieces take by turns.
+    places: usize,
+    /// Bytes of the words of one rank, and of the sums.
+    words: usize,
+    sums: usize,
+    /// Ranks of the host.
+    mates: usize,
+}
+
+impl Room {
+    /// Bytes of a place.
+    fn place(&self) -> usize {
+        (self.mates + 1) * self.words + self.sums
     }
 
+    /// The words of a rank, by its place on the host, for piece `k`.
+    fn words(&self, k: usize, nth: usize) -> *mut u8 {
+        let at = k % self.places * self.place() + nth * self.words;
+        self.at.wrapping_add(at)
+    }
+
+    fn sum(&self, k: usize) -> *mut u8 {
+        self.words(k, self.mates)
+    }
+
+    fn result(&self, k: usize) -> *mut u8 {
+        self.sum(k).wrapping_add(self.sums)
+    }
+}
+
+/// A reduction along the chain, as one rank runs it.
+struct Chain<'a> {
+    run: &'a Run<'a>,
+    pieces: Pieces,
+    /// Every rank's factor of a scaled sum; only those of this host are known.
+    factors: SmallVec<[f64; FEW]>,
+    room: Room,
+    /// Where the result goes.
+    to: *mut u8,
+    /// The pieces under way, of which the first is `front`.
+    under_way: VecDeque<Way<'a>>,
+    front: usize,
+    /// Results that are passed on.
+    leaving: VecDeque<Flight<'a>>,
+}
+
+impl Run<'_> {
     /// Reduces what this rank sends over all ranks. `aside`: the result waits in scratch until everything has been sent, since it lies over it.
     ///
     /// # Safety
     /// The operands are live; unless `aside`, the result lies over this rank's own part of what is sent, or apart from it.
     pub(super) unsafe fn chain(&self, leaves: Leaves, aside: bool) -> Result<()> {
-        let (p, hosts) = (self.p, &self.m.hosts);
-        let (one, sum) = (p.bytes(1), self.fold().sum_bytes());
-        let here = hosts.of(self.me);
-        let (mates, last) = (&hosts.ranks[here], hosts.count() - 1);
+        let (p, hosts) = (self.p, &self.m.links.hosts);
         // A result comes back after as many pieces as there are links both ways; words are sent before their turn.
         let window = 2 * hosts.count() + 2;
         let ahead = window / 2;
@@ -105,144 +142,74 @@ impl Run<'_> {
             leaves,
             n: self.n,
             count: p.count as usize,
-            step: (even.clamp(SHORTEST, LONGEST) / one).max(1),
+            step: (even.clamp(SHORTEST, LONGEST) / p.bytes(1)).max(1),
         };
+        let mates = &hosts.ranks[hosts.of(self.me)];
         let factors = self.factors(mates)?;
-        // A place: the words of every rank of the host, the sum so far, the result.
-        let (words, sums) = (pieces.step * one, pieces.step * sum);
-        let place = (mates.len() + 1) * words + sums;
-        let places = window + ahead + 1;
+        let mut room = Room {
+            at: std::ptr::null_mut(),
+            places: window + ahead + 1,
+            words: pieces.step * p.bytes(1),
+            sums: pieces.step * self.fold().sum_bytes(),
+            mates: mates.len(),
+        };
         let spare = if aside { p.bytes(p.count) } else { 0 };
-        let scratch = self.m.scratch(spare + places * place);
-        let room = scratch.wrapping_add(spare);
+        let scratch = self.m.scratch(spare + room.places * room.place());
+        room.at = scratch.wrapping_add(spare);
         let to = if aside { scratch } else { p.recv };
-        let mut under_way: VecDeque<Way<'_>> = VecDeque::new();
-        // Results that are passed on.
-        let mut leaving: VecDeque<Flight<'_>> = VecDeque::new();
-        // The piece at the front, and the next whose words are asked for.
-        let (mut front, mut next) = (0, 0);
-        for turn in 0..pieces.len() + window {
-            while next < pieces.len() && next <= turn + ahead {
-                let at = room.wrapping_add(next % places * place);
-                let piece = pieces.get(next);
-                let mut f = self.flight();
-                let worker = self.worker(here, next, &piece);
-                // SAFETY: places of different pieces lie apart; the words sent are live, and are not written over before they have left.
-                unsafe {
-                    if worker == self.me {
-                        for (i, r) in mates.iter().enumerate().filter(|(_, r)| **r != self.me) {
-                            f.recv(*r, at.add(i * words), piece.count * one)?;
-                        }
-                        if here > 0 {
-                            let before = self.worker(here - 1, next, &piece);
-                            f.recv(before, at.add(mates.len() * words), piece.count * sum)?;
-                        }
-                    } else {
-                        f.send(worker, p.send.add(piece.from * one), piece.count * one)?;
-                    }
+        let all = pieces.len();
+        let mut chain = Chain {
+            run: self,
+            pieces,
+            factors,
+            room,
+            to,
+            under_way: VecDeque::new(),
+            front: 0,
+            leaving: VecDeque::new(),
+        };
+        let mut next = 0;
+        for turn in 0..all + window {
+            // SAFETY: promised by the caller; each piece is asked for, added up and settled once, in this order.
+            unsafe {
+                while next < all && next <= turn + ahead {
+                    chain.ask(next)?;
+                    next += 1;
                 }
-                under_way.push_back(Way {
-                    words: f,
-                    on: None,
-                    result: None,
-                });
-                next += 1;
-            }
-            if turn < pieces.len() {
-                let at = room.wrapping_add(turn % places * place);
-                let piece = pieces.get(turn);
-                let worker = self.worker(here, turn, &piece);
-                let way = &mut under_way[turn - front];
-                way.words.land()?;
-                let mine = to.wrapping_add(piece.to * one);
-                let so_far = at.wrapping_add(mates.len() * words);
-                let wanted = piece.owner.is_none_or(|owner| owner == self.me);
-                if worker == self.me {
-                    let at = |(i, r): (usize, &usize)| match *r == self.me {
-                        true => p.send.wrapping_add(piece.from * one),
-                        false => at.wrapping_add(i * words).cast_const(),
-                    };
-                    let sources: SmallVec<[_; FEW]> = mates
-                        .iter()
-                        .enumerate()
-                        .map(|(i, r)| (at((i, r)), factors[*r]))
-                        .collect();
-                    let out = match (here == last, wanted) {
-                        (false, _) => so_far,
-                        (true, true) => mine,
-                        (true, false) => so_far.wrapping_add(sums),
-                    };
-                    let part = Part {
-                        so_far: if here == 0 {
-                            std::ptr::null()
-                        } else {
-                            so_far.cast_const()
-                        },
-                        ranks: self.n,
-                        ends: here == last,
-                    };
-                    // SAFETY: the words have come; the sum lies over the one before it, the result over this rank's own words or apart.
-                    unsafe {
-                        self.fold().part(part, &sources, out, piece.count);
-                        let mut f = self.flight();
-                        if here < last {
-                            let after = self.worker(here + 1, turn, &piece);
-                            f.send(after, out, piece.count * sum)?;
-                        } else {
-                            f = f.phase(RESULT);
-                            self.pass_on(&mut f, turn, &piece, out, piece.count * one)?;
-                        }
-                        way.on = Some(f);
-                    }
+                if turn < all {
+                    chain.add_up(turn)?;
                 }
-                // The last host's worker has it already.
-                if wanted && !(here == last && worker == self.me) {
-                    let from = match here == last || (worker != self.me && piece.owner.is_none()) {
-                        true => worker,
-                        false => self.worker(self.next_with(here, &piece), turn, &piece),
-                    };
-                    let mut f = self.flight().phase(RESULT);
-                    // SAFETY: this rank's own words have left from there, or have been added up.
-                    unsafe { f.recv(from, mine, piece.count * one)? };
-                    way.result = Some(f);
-                }
-            }
-            if turn >= window {
-                let done = turn - window;
-                let piece = pieces.get(done);
-                let Some(mut way) = under_way.pop_front() else {
-                    break;
-                };
-                front += 1;
-                if let Some(mut f) = way.on.take() {
-                    f.land()?;
-                }
-                if let Some(mut f) = way.result.take() {
-                    f.land()?;
-                    if piece.owner.is_none() && self.worker(here, done, &piece) == self.me {
-                        let mut f = self.flight().phase(RESULT);
-                        let mine = to.wrapping_add(piece.to * one);
-                        // SAFETY: the result has come, and nothing is written there any more.
-                        unsafe { self.pass_on(&mut f, done, &piece, mine, piece.count * one)? };
-                        leaving.push_back(f);
-                        if leaving.len() > window {
-                            leaving.pop_front().map_or(Ok(()), |mut f| f.land())?;
-                        }
-                    }
+                if let Some(done) = turn.checked_sub(window) {
+                    chain.settle(done, window)?;
                 }
             }
         }
-        leaving.iter_mut().try_for_each(Flight::land)?;
+        chain.leaving.iter_mut().try_for_each(Flight::land)?;
         // SAFETY: the result has room for as many bytes.
         unsafe { copy(p.recv, to, spare) };
         Ok(())
+    }
+
+    /// The rank that works on piece `k` on a host: its owner where it is there.
+    fn worker(&self, host: usize, k: usize, piece: &Piece) -> usize {
+        let hosts = &self.m.links.hosts;
+        match piece.owner {
+            Some(owner) if hosts.of(owner) == host => owner,
+            _ => hosts.ranks[host][k % hosts.ranks[host].len()],
+        }
+    }
+
+    /// The place of this rank's host in the chain, and that of the last.
+    fn links(&self) -> (usize, usize) {
+        let hosts = &self.m.links.hosts;
+        (hosts.of(self.me), hosts.count() - 1)
     }
 
     /// The host from which a host gets the result of a piece: the one behind it, or the last, where only one rank wants it.
     fn next_with(&self, host: usize, piece: &Piece) -> usize {
         match piece.owner {
             None => host + 1,
-            Some(_) => self.m.hosts.count() - 1,
+            Some(_) => self.links().1,
         }
     }
 
@@ -258,7 +225,7 @@ impl Run<'_> {
         at: *const u8,
         bytes: usize,
     ) -> Result<()> {
-        let hosts = &self.m.hosts;
+        let hosts = &self.m.links.hosts;
         let here = hosts.of(self.me);
         let back = here.checked_sub(1).map(|h| self.worker(h, k, piece));
         let mates = hosts.ranks[here].iter().copied();
@@ -273,5 +240,139 @@ impl Run<'_> {
             unsafe { f.send(r, at, bytes)? };
         }
         Ok(())
+    }
+}
+
+impl Chain<'_> {
+    /// Starts sending this rank's words of piece `k`, or receiving the others' where it works on it.
+    ///
+    /// # Safety
+    /// As [`Run::chain`]; the piece before in its place is settled.
+    unsafe fn ask(&mut self, k: usize) -> Result<()> {
+        let (run, p) = (self.run, self.run.p);
+        let ((here, _), piece) = (run.links(), self.pieces.get(k));
+        let worker = run.worker(here, k, &piece);
+        let (bytes, mut f) = (p.bytes(piece.count as u64), run.flight());
+        // SAFETY: places of different pieces lie apart; words are live, and are not written over before they have left.
+        unsafe {
+            if worker == run.me {
+                for (i, r) in run.m.links.hosts.ranks[here].iter().enumerate() {
+                    if *r != run.me {
+                        f.recv(*r, self.room.words(k, i), bytes)?;
+                    }
+                }
+                if let Some(before) = here.checked_sub(1) {
+                    let before = run.worker(before, k, &piece);
+                    let bytes = piece.count * run.fold().sum_bytes();
+                    f.recv(before, self.room.sum(k), bytes)?;
+                }
+            } else {
+                let from = p.bytes(piece.from as u64);
+                f.send(worker, p.send.wrapping_add(from), bytes)?;
+            }
+        }
+        self.under_way.push_back(Way {
+            words: f,
+            on: None,
+            result: None,
+        });
+        Ok(())
+    }
+
+    /// This rank's place for the result of a piece.
+    fn mine(&self, piece: &Piece) -> *mut u8 {
+        let at = self.run.p.bytes(piece.to as u64);
+        self.to.wrapping_add(at)
+    }
+
+    /// Adds the words of this host to piece `k` and sends the sum on, where this rank works on it, and starts receiving its result.
+    ///
+    /// # Safety
+    /// As [`Run::chain`]; the piece has been asked for.
+    unsafe fn add_up(&mut self, k: usize) -> Result<()> {
+        let (run, p) = (self.run, self.run.p);
+        let ((here, last), piece) = (run.links(), self.pieces.get(k));
+        let (worker, mine) = (run.worker(here, k, &piece), self.mine(&piece));
+        let wanted = piece.owner.is_none_or(|owner| owner == run.me);
+        let bytes = p.bytes(piece.count as u64);
+        self.under_way[k - self.front].words.land()?;
+        if worker == run.me {
+            let from = p.bytes(piece.from as u64);
+            let words = |(i, r): (usize, &usize)| match *r == run.me {
+                true => (p.send.wrapping_add(from), self.factors[*r]),
+                false => (self.room.words(k, i).cast_const(), self.factors[*r]),
+            };
+            let mates = run.m.links.hosts.ranks[here].iter();
+            let sources: SmallVec<[_; FEW]> = mates.enumerate().map(words).collect();
+            let out = match (here == last, wanted) {
+                (false, _) => self.room.sum(k),
+                (true, true) => mine,
+                (true, false) => self.room.result(k),
+            };
+            let part = Part {
+                so_far: match here {
+                    0 => std::ptr::null(),
+                    _ => self.room.sum(k).cast_const(),
+                },
+                ranks: run.n,
+                ends: here == last,
+            };
+            let mut f = run.flight();
+            // SAFETY: the words have come; the sum lies over the one before it, the result over this rank's own words or apart.
+            unsafe {
+                run.fold().part(part, &sources, out, piece.count);
+                if here < last {
+                    let after = run.worker(here + 1, k, &piece);
+                    f.send(after, out, piece.count * run.fold().sum_bytes())?;
+                } else {
+                    f = f.phase(RESULT);
+                    run.pass_on(&mut f, k, &piece, out, bytes)?;
+                }
+            }
+            self.under_way[k - self.front].on = Some(f);
+        }
+        // The last host's worker has it already.
+        if wanted && !(here == last && worker == run.me) {
+            let from = match here == last || (worker != run.me && piece.owner.is_none()) {
+                true => worker,
+                false => run.worker(run.next_with(here, &piece), k, &piece),
+            };
+            let mut f = run.flight().phase(RESULT);
+            // SAFETY: this rank's own words have left from there, or have been added up.
+            unsafe { f.recv(from, mine, bytes)? };
+            self.under_way[k - self.front].result = Some(f);
+        }
+        Ok(())
+    }
+
+    /// Waits until piece `k`, the first under way, has left and its result has come, and passes that on. At most `window` are being passed on.
+    ///
+    /// # Safety
+    /// As [`Run::chain`]; the piece has been added up.
+    unsafe fn settle(&mut self, k: usize, window: usize) -> Result<()> {
+        let run = self.run;
+        let ((here, _), piece) = (run.links(), self.pieces.get(k));
+        let Some(mut way) = self.under_way.pop_front() else {
+            return Ok(());
+        };
+        self.front += 1;
+        if let Some(mut f) = way.on.take() {
+            f.land()?;
+        }
+        let Some(mut f) = way.result.take() else {
+            return Ok(());
+        };
+        f.land()?;
+        if piece.owner.is_none() && run.worker(here, k, &piece) == run.me {
+            let mut f = run.flight().phase(RESULT);
+            let bytes = run.p.bytes(piece.count as u64);
+            // SAFETY: the result has come, and nothing is written there any more.
+            unsafe { run.pass_on(&mut f, k, &piece, self.mine(&piece), bytes)? };
+            self.leaving.push_back(f);
+        }
+        match self.leaving.len() > window {
+            true => self.leaving.pop_front().map_or(Ok(()), |mut f| f.land()),
+            false => Ok(()),
+        }
     }
 }

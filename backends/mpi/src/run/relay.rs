@@ -14,7 +14,7 @@ const PASSED: u32 = 1;
 impl Run<'_> {
     /// One rank of each host gathers its host's words, exchanges them with those of the other hosts, and hands out all of them.
     pub(super) fn sum_of_words(&self) -> Result<()> {
-        let (p, hosts) = (self.p, &self.m.hosts);
+        let (p, hosts) = (self.p, &self.m.links.hosts);
         let bytes = p.bytes(p.count);
         let scaled = p.reduce == RED_PREMUL_SUM;
         // A word: what a rank gives, and its factor behind it.
@@ -86,14 +86,14 @@ impl Run<'_> {
 
     /// The rank of a host that gets what `of` gives straight from it.
     fn relay(&self, host: usize, of: usize) -> usize {
-        let ranks = &self.m.hosts.ranks[host];
-        ranks[self.m.hosts.place[of] % ranks.len()]
+        let ranks = &self.m.links.hosts.ranks[host];
+        ranks[self.m.links.hosts.place[of] % ranks.len()]
     }
 
     /// Every rank sends its part to the ranks of its host and to one of each other host, which passes it on; `place` says where the parts
     /// lie, and how long they are.
     pub(super) fn gather_over_hosts(&self, place: impl Fn(usize) -> (usize, usize)) -> Result<()> {
-        let (p, hosts) = (self.p, &self.m.hosts);
+        let (p, hosts) = (self.p, &self.m.links.hosts);
         let here = hosts.of(self.me);
         let longest = (0..self.n).map(|r| place(r).1).max().unwrap_or(0);
         let rounds = longest.div_ceil(PIECE);
@@ -160,7 +160,7 @@ impl Run<'_> {
     /// From the root's host to the others, one rank of each: few bytes by a binomial tree, many along a chain in pieces; and on to the ranks of
     /// the host.
     pub(super) fn broadcast_over_hosts(&self, bytes: usize) -> Result<()> {
-        let (p, hosts) = (self.p, &self.m.hosts);
+        let (p, hosts) = (self.p, &self.m.links.hosts);
         let (here, count) = (hosts.of(self.me), hosts.count());
         let from = hosts.of(p.root);
         let head = |host: usize| match host == from {
