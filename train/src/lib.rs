@@ -65,6 +65,7 @@ mod setup;
 mod shared_layers;
 pub mod source;
 mod split;
+mod spread;
 pub mod stages;
 pub mod start;
 mod step_record;

@@ -538,6 +538,16 @@ impl Processes {
             .collect()
     }
 
+    /// The host of each rank: what distinguishes it, and its name.
+    pub fn host_of_ranks(&self) -> Vec<(&str, &str)> {
+        let mut all = vec![];
+        for (p, card) in (0..).zip(&self.cards) {
+            let ranks = self.process_map.of(p);
+            all.extend(ranks.map(|_| (card.machine.as_str(), card.host.as_str())));
+        }
+        all
+    }
+
     /// Watches over the processes of other hosts from now on: who gives no sign of life for so many seconds has failed. 0 watches nobody.
     pub fn heartbeat(&self, seconds: f64) {
         let hosts: Vec<_> = self

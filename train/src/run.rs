@@ -16,7 +16,7 @@ use crate::setup;
 use crate::summary::Summary;
 use crate::threads::Threads;
 use crate::train_error::{Result, STOPPED, TrainError};
-use crate::{flight, record, save, shared_layers};
+use crate::{flight, record, save, shared_layers, spread};
 use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
 use crossweave_hal::CheckerState;
@@ -82,6 +82,10 @@ impl Started {
         shared_layers::check(&run.job, &run.computes)?;
         let run = Arc::new(run.balance(processes)?);
         let first = processes.is_none_or(Processes::first);
+        if let Some(p) = processes.filter(|p| p.first()) {
+            let notes = spread::over_hosts(&run.job.resolved, p);
+            notes.iter().for_each(|n| run.on(Event::Note(n)));
+        }
         if first {
             flight::clear(&run.out);
             Ended::clear(&run.out);
