@@ -65,7 +65,6 @@ mod setup;
 mod shared_layers;
 pub mod source;
 mod split;
-mod spread;
 pub mod stages;
 pub mod start;
 mod step_record;
