@@ -17,11 +17,11 @@ const TIMEOUT: u64 = 2;
 const BEYOND: Duration = Duration::from_millis(1000);
 
 /// A job that has said nothing by then, or does not end, never will, on any machine.
-const HUNG: Duration = Duration::from_secs(600);
+pub const HUNG: Duration = Duration::from_secs(600);
 
 /// Imitated hosts, removed in the end.
 pub struct Hosts {
-    count: u32,
+    pub count: u32,
     pub prefix: String,
 }
 
@@ -30,14 +30,14 @@ impl Hosts {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/hosts/hosts.sh")
     }
 
-    pub fn call(&self, args: &[&str], vars: &[(&str, &str)]) -> Result<(), String> {
+    pub fn call(&self, args: &[&str], vars: &[(&str, &str)]) -> Result<String, String> {
         let mut c = Command::new("bash");
         c.arg(Hosts::script()).args(args);
         c.env("HOSTS_PREFIX", &self.prefix)
             .envs(vars.iter().copied());
         let o = c.output().map_err(|e| e.to_string())?;
         match o.status.success() {
-            true => Ok(()),
+            true => Ok(String::from_utf8_lossy(&o.stdout).into_owned()),
             false => Err(String::from_utf8_lossy(&o.stderr).into_owned()),
         }
     }
@@ -54,7 +54,7 @@ impl Hosts {
             prefix: format!("cwx{}x{thread}x{nth}-", std::process::id()),
         };
         match hosts.call(&["up", &count.to_string()], vars) {
-            Ok(()) => Some(hosts),
+            Ok(_) => Some(hosts),
             Err(why) => {
                 let why = format!("hosts cannot be imitated here (root and iproute2): {why}");
                 crossweave_tests::tools::missing("hosts", &why);
@@ -68,7 +68,7 @@ impl Hosts {
     }
 
     /// A job with so many ranks on each host, started on the first.
-    fn job(&self, s: &Scratch, family: &str, each: u32, args: &[String]) -> Command {
+    pub fn job(&self, s: &Scratch, family: &str, each: u32, args: &[String]) -> Command {
         let script = Hosts::script().display().to_string();
         let on: Vec<String> = (1..=self.count)
             .map(|i| format!("10.77.0.{i}:{each}"))
@@ -164,7 +164,7 @@ fn near(s: &Scratch, family: &str, ranks: u32, shared: bool, args: &[String]) ->
     finished(s, c, args)
 }
 
-fn args(sets: &[String], steps: u32) -> Vec<String> {
+pub fn args(sets: &[String], steps: u32) -> Vec<String> {
     let steps = steps.to_string();
     let mut all: Vec<String> = ["train", "config.json", "--steps", &steps, "--out", "out"]
         .map(String::from)
@@ -449,7 +449,7 @@ fn at_once<T: Send>(all: impl IntoIterator<Item = T>, play: impl Fn(T) + Sync) {
     });
 }
 
-fn sets(words: &[&str]) -> Vec<String> {
+pub fn sets(words: &[&str]) -> Vec<String> {
     words.iter().map(|w| w.to_string()).collect()
 }
 
@@ -580,7 +580,7 @@ fn a_lost_host_is_named_without_a_timeout() {
         let there = || s.path("out").join("metrics.jsonl").is_file();
         until("begins", &|| there() && records(&s.path("out")).len() > 2);
         match scene {
-            "power" => hosts.call(&["power", "3"], &[]).expect("a host"),
+            "power" => drop(hosts.call(&["power", "3"], &[]).expect("a host")),
             _ => hosts.cut(3),
         }
         if scene == "mend" {

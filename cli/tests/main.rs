@@ -14,6 +14,7 @@ mod explore;
 mod folders;
 mod guide;
 mod hosts;
+mod hosts_traffic;
 mod launch_files;
 mod layers;
 mod library;

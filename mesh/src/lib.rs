@@ -18,6 +18,7 @@ mod message;
 pub mod process_map;
 mod pulse;
 pub mod rendezvous;
+pub mod spread;
 pub mod store;
 
 pub use checker::{checker_state, checker_state_in, this_host};

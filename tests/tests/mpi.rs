@@ -1,6 +1,7 @@
 //! Collectives between processes, under the launchers of both MPI families: this binary starts itself under `mpirun`, and the test
 //! `worker` is then one rank. A family that is not installed is skipped with a line that says so; CI installs both.
 
+use super::mpi_hosts::sent;
 use super::mpi_ranks::{OUT, Rank, SCENE, SOON, every, families, launch, text};
 use super::mpi_wrong::wrong;
 use crossweave_backend_cpu::CpuBackend;
@@ -285,7 +286,7 @@ fn moves(b: &mut Bench<'_>, dtype: DType, count: u64, salt: u32) {
 }
 
 /// The same program on threads of this process.
-fn in_process(n: u32) -> Vec<Vec<String>> {
+pub(super) fn in_process(n: u32) -> Vec<Vec<String>> {
     struct Local(HostServices);
     impl Bootstrap for Local {
         fn set(&self, key: &str, value: &[u8]) -> Result<()> {
@@ -420,8 +421,9 @@ fn worker() {
         return;
     };
     let r = Rank::join();
-    match scene.as_str() {
+    match scene.split(':').next().unwrap_or_default() {
         "same_bits" => same_bits(r),
+        "sent" => sent(r),
         "groups" => groups(r),
         "crowds" => crowds(r),
         other => wrong(r, other),
@@ -429,7 +431,7 @@ fn worker() {
 }
 
 /// Every rank of a scene has seen what `want` has.
-fn as_in_process(family: &str, want: &[Vec<String>], out: &Path) {
+pub(super) fn as_in_process(family: &str, want: &[Vec<String>], out: &Path) {
     let n = want.len();
     for (rank, want) in want.iter().enumerate() {
         let got = std::fs::read_to_string(out.join(rank.to_string())).unwrap();

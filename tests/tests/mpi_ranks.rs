@@ -108,8 +108,13 @@ impl Rank {
     pub(super) fn join() -> Rank {
         let launch = detect(|k| std::env::var(k).ok()).unwrap().unwrap();
         let late = LateStore::default();
+        // A scene on hosts says each rank's; without one all are on the same.
+        let scene = std::env::var(SCENE).unwrap_or_default();
+        let hosts = scene.split_once(':').map_or("", |(_, hosts)| hosts);
+        let host = hosts.split(',').nth(launch.rank as usize).unwrap_or("");
         let host = HostServices::builder()
             .kv(Arc::new(late.clone()))
+            .config("mpi.host", host)
             .config("mpi.family", launch.launcher.family().unwrap())
             // Short messages, so that long vectors go as several.
             .config("mpi.longest_message", "50000")

@@ -14,6 +14,7 @@ use crate::train_error::{Result, TrainError};
 use crossweave_config::Resolved;
 use crossweave_hal::loader::{find, load};
 use crossweave_hal::{Carrier, CheckerState, HostName, HostServices, KvStore, Plugin};
+use crossweave_mesh::spread::HostRanks;
 use crossweave_mesh::{
     JobStore, LateStore, Launch, PeerFailure, ProcessMap, checker_state, detect, rendezvous,
     this_host,
@@ -227,7 +228,8 @@ impl Processes {
         let late = LateStore::default();
         let mut host = HostServices::builder()
             .log(plugins.log.sink())
-            .kv(Arc::new(late.clone()));
+            .kv(Arc::new(late.clone()))
+            .config("mpi.host", this_host().identity);
         if let Some(family) = launch.launcher.family() {
             host = host.config("mpi.family", family);
         }
@@ -529,12 +531,11 @@ impl Processes {
         });
     }
 
-    /// The host of each process, by its name, and the process's ranks.
-    pub fn ranks_by_host(&self) -> Vec<(String, Range<u32>)> {
+    /// The host of each process, and the process's ranks.
+    pub fn ranks_by_host(&self) -> Vec<HostRanks> {
         let hosts = (0..).zip(&self.cards);
-        hosts
-            .map(|(p, card)| (card.host.clone(), self.process_map.of(p)))
-            .collect()
+        let of = |(p, c): (u32, &Card)| (c.machine.clone(), c.host.clone(), self.process_map.of(p));
+        hosts.map(of).collect()
     }
 
     /// Watches over the processes of other hosts from now on: who gives no sign of life for so many seconds has failed. 0 watches nobody.

@@ -20,6 +20,7 @@ use crate::{flight, record, save, shared_layers};
 use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
 use crossweave_hal::CheckerState;
+use crossweave_mesh::spread::{self, HostRanks};
 use crossweave_mesh::{Cause, JobStore, PeerFailure};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -82,6 +83,14 @@ impl Started {
         shared_layers::check(&run.job, &run.computes)?;
         let run = Arc::new(run.balance(processes)?);
         let first = processes.is_none_or(Processes::first);
+        if let Some(p) = processes.filter(|p| p.first()) {
+            let resolved = &run.job.resolved;
+            let node = resolved.settings.zero_optimization.zero_hpz_partition_size as u32;
+            // A mesh that has no such groups has been refused.
+            let notes = spread::notes(&resolved.mesh, node, &p.ranks_by_host());
+            let notes = notes.unwrap_or_default();
+            notes.iter().for_each(|n| run.on(Event::Note(n)));
+        }
         if first {
             flight::clear(&run.out);
             Ended::clear(&run.out);
@@ -222,7 +231,7 @@ struct Left {
     here: Range<u32>,
     store: Option<JobStore>,
     /// The hosts of the job and their ranks.
-    hosts: Vec<(String, Range<u32>)>,
+    hosts: Vec<HostRanks>,
     /// Not held by this: the watch over the other processes goes on after the run.
     claim: Option<Weak<Claim>>,
 }
@@ -279,8 +288,8 @@ impl Left {
             ended.error = Some(f.to_string());
         }
         let hit = |ranks: &Range<u32>| ended.ranks.iter().any(|r| ranks.contains(r));
-        let hosts = self.hosts.iter().filter(|(_, ranks)| hit(ranks));
-        ended.hosts = hosts.map(|(host, _)| host.clone()).collect();
+        let hosts = self.hosts.iter().filter(|(_, _, ranks)| hit(ranks));
+        ended.hosts = hosts.map(|(_, host, _)| host.clone()).collect();
         ended.hosts.dedup();
         ended.write(&self.out)
     }

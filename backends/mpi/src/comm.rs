@@ -1,8 +1,9 @@
 //! Communicators: ranks find each other through the host's store, launches run in the order they were made, and the first failure ends
 //! the communicator. Ranks may be threads of one process: see `channel`.
 
-use crate::channel::{self, Channels, Peer};
+use crate::channel::{self, Channels};
 use crate::flight;
+use crate::hosts::{Hosts, Links};
 use crate::library::Mpi;
 use crate::memory::{Mem, PAGE, address};
 use crate::run;
@@ -40,7 +41,7 @@ pub(crate) struct Member {
     /// The first channel of its own; the world's are never given back.
     own: Option<u32>,
     /// How it reaches each rank.
-    pub(crate) peers: Vec<Peer>,
+    pub(crate) links: Links,
     pub(crate) host: Host,
     /// Within the communicator.
     pub(crate) rank: u32,
@@ -230,11 +231,12 @@ impl Join<'_> {
         Ok(all)
     }
 
-    /// Every member's process, by MPI's number.
-    fn processes(&self) -> Result<Vec<u32>> {
+    /// Every member's process, by MPI's number, and its host.
+    fn processes(&self) -> Result<(Vec<u32>, Vec<u32>)> {
         let (process, processes) = self.d.mpi.world();
         let name = self.d.process;
-        let all = self.exchange("process", u128::from(name) << 32 | u128::from(process))?;
+        let own = u128::from(self.d.on) << 96 | u128::from(name) << 32 | u128::from(process);
+        let all = self.exchange("process", own)?;
         let at: Vec<u32> = all.iter().map(|p| *p as u32).collect();
         if let Some(bad) = at.iter().find(|p| **p >= processes) {
             return fail(
@@ -260,7 +262,7 @@ impl Join<'_> {
                 ),
             );
         }
-        Ok(at)
+        Ok((at, all.iter().map(|p| (*p >> 96) as u32).collect()))
     }
 }
 
@@ -342,7 +344,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
             let _ = write!(prefix, "{b:02x}");
         }
         prefix.push('/');
-        let (peers, own) = if cfg.name == WORLD {
+        let (peers, hosts, own) = if cfg.name == WORLD {
             if (process, processes) != (cfg.rank, cfg.nranks) {
                 return fail(
                     Code::Comm,
@@ -358,7 +360,9 @@ impl Collectives<MpiBackend> for MpiCollectives {
             }
             let all: Vec<u32> = (0..processes).collect();
             let first = vec![0; all.len()];
-            (channel::peers(&all, &first, process as usize), None)
+            // Nothing but barriers and the words of a store go over it, before anybody knows who is where.
+            let hosts = Hosts::new(&first);
+            (channel::peers(&all, &first, process as usize), hosts, None)
         } else {
             let join = Join {
                 b,
@@ -367,18 +371,22 @@ impl Collectives<MpiBackend> for MpiCollectives {
                 prefix: &prefix,
                 timeout,
             };
-            let at = join.processes()?;
+            let (at, on) = join.processes()?;
             let (_, places) = channel::places(&at);
             let own = Own::take(&d.channels, places)?;
             let first = join.exchange("heard", own.first)?;
             let peers = channel::peers(&at, &first, cfg.rank as usize);
-            (peers, Some(own.keep()))
+            (peers, Hosts::new(&on), Some(own.keep()))
         };
         Ok(Comm(Arc::new(Member {
             mpi,
             channels: d.channels.clone(),
             own,
-            peers,
+            links: Links {
+                peers,
+                hosts,
+                sent: d.sent.clone(),
+            },
             host: b.host,
             rank: cfg.rank,
             ranks: cfg.nranks,
@@ -434,7 +442,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
                 ),
             );
         }
-        let at: Vec<u32> = members.iter().map(|r| m.peers[*r].process).collect();
+        let at: Vec<u32> = members.iter().map(|r| m.links.peers[*r].process).collect();
         let (_, places) = channel::places(&at);
         let own = Own::take(&m.channels, places)?;
         let mut first = vec![[0u32]; n];
@@ -445,7 +453,11 @@ impl Collectives<MpiBackend> for MpiCollectives {
             mpi: m.mpi.clone(),
             channels: m.channels.clone(),
             own: Some(own.keep()),
-            peers: channel::peers(&at, &first, cfg.rank as usize),
+            links: Links {
+                peers: channel::peers(&at, &first, cfg.rank as usize),
+                hosts: m.links.hosts.some(&members),
+                sent: m.links.sent.clone(),
+            },
             host: b.host,
             rank: cfg.rank,
             ranks: cfg.nranks,

@@ -96,13 +96,21 @@ impl<'a> Flight<'a> {
         }
     }
 
+    /// Messages of another tag: what two ranks say each other in different phases of a collective is kept apart, in whatever order it is
+    /// asked for. There are fewer phases than tags.
+    pub(crate) fn phase(mut self, nth: u32) -> Flight<'a> {
+        let room = self.member.channels.width() - FIRST;
+        self.mark = FIRST + (self.mark - FIRST + nth) % room;
+        self
+    }
+
     /// Starts sending.
     ///
     /// # Safety
     /// The bytes are readable and unchanged until [`Flight::land`] has returned.
     pub(crate) unsafe fn send(&mut self, to: usize, at: *const u8, bytes: usize) -> Result<()> {
         let m = self.member;
-        let peer = m.peers[to];
+        let peer = m.links.peers[to];
         let tag = m.channels.tag(peer.to, self.mark);
         let mut from = 0;
         loop {
@@ -113,6 +121,9 @@ impl<'a> Flight<'a> {
                 m.mpi.send(peer.process, tag, at, len)
             }
             .map_err(|e| self.blame(e, to.into()))?;
+            m.links
+                .sent
+                .count(m.links.hosts.apart(m.rank as usize, to), len as u64);
             self.pending.push(Pending {
                 request,
                 peer: to.into(),
@@ -132,7 +143,7 @@ impl<'a> Flight<'a> {
     /// The bytes are writable and nobody else's until [`Flight::land`] has returned.
     pub(crate) unsafe fn recv(&mut self, from: usize, at: *mut u8, bytes: usize) -> Result<()> {
         let m = self.member;
-        let peer = m.peers[from];
+        let peer = m.links.peers[from];
         let tag = m.channels.tag(peer.from, self.mark);
         let mut done = 0;
         loop {
@@ -370,6 +381,15 @@ impl<'a> Flight<'a> {
             e.message
         );
         e.peer(peer)
+    }
+}
+
+impl Drop for Flight<'_> {
+    /// What is still under way when its collective has failed is given up.
+    fn drop(&mut self) {
+        for p in self.pending.drain(..) {
+            self.member.mpi.cancel(p.request);
+        }
     }
 }
 

@@ -15,6 +15,17 @@ pub(crate) struct Fold {
     pub(crate) reduce: u32,
 }
 
+/// Which part of a fold over all ranks is done here.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    /// The sum of the ranks before, in the type sums are kept in; null at the first.
+    pub(crate) so_far: *const u8,
+    /// Ranks of the whole fold.
+    pub(crate) ranks: usize,
+    /// No rank comes after: elements are written, rounded once; else the sum, in the type sums are kept in.
+    pub(crate) ends: bool,
+}
+
 trait Elem: Copy {
     type Acc: Copy + Default;
     /// Is it converted many at a time?
@@ -182,24 +193,53 @@ macro_rules! integer {
 integer!(i8, u8, i32, u32, i64, u64);
 
 impl Fold {
+    /// Bytes of an element of a sum under way: 16-bit floats are summed in f32.
+    pub(crate) fn sum_bytes(self) -> usize {
+        match self.dtype {
+            DType::Bf16 | DType::F16 => 4,
+            d => d.bytes(1) as usize,
+        }
+    }
+
     /// `out[i] = fold over r of sources[r][i]`, each source with its `premul_sum` factor.
     ///
     /// # Safety
     /// Every source and `out` hold `count` elements; `out` equals a source exactly or overlaps none.
     pub(crate) unsafe fn run(self, sources: &[(*const u8, f64)], out: *mut u8, count: usize) {
+        let whole = Part {
+            so_far: std::ptr::null(),
+            ranks: sources.len(),
+            ends: true,
+        };
+        // SAFETY: forwarded.
+        unsafe { self.part(whole, sources, out, count) }
+    }
+
+    /// A part of a fold. Parts that follow one another have the bits of the whole, since a sum under way loses nothing.
+    ///
+    /// # Safety
+    /// Every source holds `count` elements, `so_far` (unless null) as many sums, `out` what the part leaves; `out` equals `so_far` or, where the
+    /// fold ends, a source exactly, or overlaps none.
+    pub(crate) unsafe fn part(
+        self,
+        part: Part,
+        sources: &[(*const u8, f64)],
+        out: *mut u8,
+        count: usize,
+    ) {
         // SAFETY: forwarded.
         unsafe {
             match self.dtype {
-                DType::F32 => typed::<f32>(self.reduce, sources, out, count),
-                DType::F64 => typed::<f64>(self.reduce, sources, out, count),
-                DType::Bf16 => typed::<bf16>(self.reduce, sources, out, count),
-                DType::F16 => typed::<f16>(self.reduce, sources, out, count),
-                DType::I8 => typed::<i8>(self.reduce, sources, out, count),
-                DType::U8 => typed::<u8>(self.reduce, sources, out, count),
-                DType::I32 => typed::<i32>(self.reduce, sources, out, count),
-                DType::U32 => typed::<u32>(self.reduce, sources, out, count),
-                DType::I64 => typed::<i64>(self.reduce, sources, out, count),
-                DType::U64 => typed::<u64>(self.reduce, sources, out, count),
+                DType::F32 => typed::<f32>(self.reduce, part, sources, out, count),
+                DType::F64 => typed::<f64>(self.reduce, part, sources, out, count),
+                DType::Bf16 => typed::<bf16>(self.reduce, part, sources, out, count),
+                DType::F16 => typed::<f16>(self.reduce, part, sources, out, count),
+                DType::I8 => typed::<i8>(self.reduce, part, sources, out, count),
+                DType::U8 => typed::<u8>(self.reduce, part, sources, out, count),
+                DType::I32 => typed::<i32>(self.reduce, part, sources, out, count),
+                DType::U32 => typed::<u32>(self.reduce, part, sources, out, count),
+                DType::I64 => typed::<i64>(self.reduce, part, sources, out, count),
+                DType::U64 => typed::<u64>(self.reduce, part, sources, out, count),
                 // `collective::reducible` lets no other type through.
                 _ => {}
             }
@@ -209,16 +249,22 @@ impl Fold {
 
 /// # Safety
 /// As [`Fold::run`].
-unsafe fn typed<T: Elem>(reduce: u32, sources: &[(*const u8, f64)], out: *mut u8, count: usize) {
+unsafe fn typed<T: Elem>(
+    reduce: u32,
+    part: Part,
+    sources: &[(*const u8, f64)],
+    out: *mut u8,
+    count: usize,
+) {
     // SAFETY: as here.
     unsafe {
         match reduce {
-            RED_SUM => sum::<T, false>(sources, out, count),
-            RED_AVG => sum::<T, true>(sources, out, count),
-            RED_PROD => with::<T, false>(sources, out, count, T::mul, |a| a),
-            RED_MIN => with::<T, false>(sources, out, count, T::min, |a| a),
-            RED_MAX => with::<T, false>(sources, out, count, T::max, |a| a),
-            _ => with::<T, true>(sources, out, count, T::add, |a| a),
+            RED_SUM => sum::<T, false>(part, sources, out, count),
+            RED_AVG => sum::<T, true>(part, sources, out, count),
+            RED_PROD => with::<T, false>(part, sources, out, count, T::mul, |a| a),
+            RED_MIN => with::<T, false>(part, sources, out, count, T::min, |a| a),
+            RED_MAX => with::<T, false>(part, sources, out, count, T::max, |a| a),
+            _ => with::<T, true>(part, sources, out, count, T::add, |a| a),
         }
     }
 }
@@ -228,6 +274,7 @@ unsafe fn typed<T: Elem>(reduce: u32, sources: &[(*const u8, f64)], out: *mut u8
 /// # Safety
 /// As [`Fold::run`].
 unsafe fn sum<T: Elem, const SHARE: bool>(
+    part: Part,
     sources: &[(*const u8, f64)],
     out: *mut u8,
     count: usize,
@@ -236,11 +283,11 @@ unsafe fn sum<T: Elem, const SHARE: bool>(
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
-            return sum_avx512::<T, SHARE>(sources, out, count);
+            return sum_avx512::<T, SHARE>(part, sources, out, count);
         } else if is_x86_feature_detected!("avx2") {
-            return sum_avx2::<T, SHARE>(sources, out, count);
+            return sum_avx2::<T, SHARE>(part, sources, out, count);
         }
-        sum_of::<T, SHARE>(sources, out, count);
+        sum_of::<T, SHARE>(part, sources, out, count);
     }
 }
 
@@ -249,12 +296,13 @@ unsafe fn sum<T: Elem, const SHARE: bool>(
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx2")]
 unsafe fn sum_avx512<T: Elem, const SHARE: bool>(
+    part: Part,
     sources: &[(*const u8, f64)],
     out: *mut u8,
     count: usize,
 ) {
     // SAFETY: as here.
-    unsafe { sum_of::<T, SHARE>(sources, out, count) }
+    unsafe { sum_of::<T, SHARE>(part, sources, out, count) }
 }
 
 /// # Safety
@@ -262,41 +310,46 @@ unsafe fn sum_avx512<T: Elem, const SHARE: bool>(
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn sum_avx2<T: Elem, const SHARE: bool>(
+    part: Part,
     sources: &[(*const u8, f64)],
     out: *mut u8,
     count: usize,
 ) {
     // SAFETY: as here.
-    unsafe { sum_of::<T, SHARE>(sources, out, count) }
+    unsafe { sum_of::<T, SHARE>(part, sources, out, count) }
 }
 
 /// # Safety
 /// As [`Fold::run`].
 #[inline(always)]
 unsafe fn sum_of<T: Elem, const SHARE: bool>(
+    part: Part,
     sources: &[(*const u8, f64)],
     out: *mut u8,
     count: usize,
 ) {
-    let n = sources.len();
+    let n = part.ranks;
     let end = |a| if SHARE { T::share(a, n) } else { a };
     // SAFETY: as here.
-    unsafe { with::<T, false>(sources, out, count, T::add, end) }
+    unsafe { with::<T, false>(part, sources, out, count, T::add, end) }
 }
 
 /// # Safety
 /// As [`Fold::run`].
 #[inline(always)]
 unsafe fn with<T: Elem, const SCALED: bool>(
+    part: Part,
     sources: &[(*const u8, f64)],
     out: *mut u8,
     count: usize,
     op: impl Fn(T::Acc, T::Acc) -> T::Acc,
     end: impl Fn(T::Acc) -> T::Acc,
 ) {
-    let out = out.cast::<T>();
+    let (sums, out) = (out.cast::<T::Acc>(), out.cast::<T>());
+    let begins = part.so_far.is_null();
     // Two are done in one pass, but for a type whose conversion wants many at a time.
-    if let ([(a, _), (b, _)], false, false) = (sources, T::MANY, SCALED) {
+    if let ([(a, _), (b, _)], false, false, true) = (sources, T::MANY, SCALED, begins && part.ends)
+    {
         // SAFETY: as here.
         return unsafe {
             two(a.cast(), b.cast(), out, count, |a: T, b: T| {
@@ -310,22 +363,37 @@ unsafe fn with<T: Elem, const SCALED: bool>(
     while from < count {
         let len = BLOCK.min(count - from);
         let (acc, next) = (&mut acc[..len], &mut next[..len]);
+        if !begins {
+            let so_far = part.so_far.cast::<T::Acc>().wrapping_add(from);
+            for (i, a) in acc.iter_mut().enumerate() {
+                // SAFETY: the block lies inside the sums so far.
+                *a = unsafe { so_far.add(i).read_unaligned() };
+            }
+        }
         for (r, (source, factor)) in sources.iter().enumerate() {
-            let to = if r == 0 { &mut *acc } else { &mut *next };
+            let first = begins && r == 0;
+            let to = if first { &mut *acc } else { &mut *next };
             // SAFETY: the block lies inside every source.
             unsafe { T::up_all(source.cast::<T>().add(from), to) };
             if SCALED {
                 to.iter_mut().for_each(|a| *a = T::scale(*a, *factor));
             }
-            if r > 0 {
+            if !first {
                 for (a, x) in acc.iter_mut().zip(&*next) {
                     *a = op(*a, *x);
                 }
             }
         }
-        acc.iter_mut().for_each(|a| *a = end(*a));
-        // SAFETY: the block lies inside `out`.
-        unsafe { T::down_all(acc, out.add(from)) };
+        if part.ends {
+            acc.iter_mut().for_each(|a| *a = end(*a));
+            // SAFETY: the block lies inside `out`.
+            unsafe { T::down_all(acc, out.add(from)) };
+        } else {
+            for (i, a) in acc.iter().enumerate() {
+                // SAFETY: as above.
+                unsafe { sums.add(from + i).write_unaligned(*a) };
+            }
+        }
         from += len;
     }
 }
@@ -403,6 +471,57 @@ mod tests {
         assert_eq!(run(RED_PREMUL_SUM, 0.5)[0], 2.5);
         assert!(run(RED_MIN, 1.0)[1].is_nan() && run(RED_MAX, 1.0)[1].is_nan());
         assert!(!reducible(DType::I32, RED_AVG) && !reducible(DType::F8E4M3, RED_SUM));
+    }
+
+    /// A fold cut anywhere between ranks, its sums carried on, has the bits of the whole.
+    #[test]
+    fn a_fold_goes_on_where_another_stopped() {
+        let (n, count) = (5, BLOCK + 3);
+        for dtype in [DType::F32, DType::Bf16, DType::F16, DType::F64, DType::I32] {
+            let width = dtype.bytes(1) as usize;
+            // Exponents below 2^1 in any of the float types.
+            let x: Vec<Vec<u8>> = (0..n)
+                .map(|r| {
+                    let byte = |i: usize| ((r * 7919 + i * 2_654_435_761) >> 7) as u8;
+                    let top = |i: usize| if i % width == width - 1 { 0xbf } else { 0xff };
+                    (0..count * width).map(|i| byte(i) & top(i)).collect()
+                })
+                .collect();
+            for reduce in [RED_SUM, RED_AVG, RED_PROD, RED_MIN, RED_MAX, RED_PREMUL_SUM] {
+                if !reducible(dtype, reduce) {
+                    continue;
+                }
+                let f = Fold { dtype, reduce };
+                let all: Vec<_> = (0..n)
+                    .map(|r| (x[r].as_ptr(), 0.25 + r as f64 / 3.0))
+                    .collect();
+                let mut want = vec![0u8; count * width];
+                // SAFETY: every source and the result hold `count` elements.
+                unsafe { f.run(&all, want.as_mut_ptr(), count) };
+                for cut in 1..n {
+                    let mut sums = vec![0u8; count * f.sum_bytes()];
+                    let mut got = vec![0u8; count * width];
+                    let (null, ranks) = (std::ptr::null(), n);
+                    let first = Part {
+                        so_far: null,
+                        ranks,
+                        ends: false,
+                    };
+                    // SAFETY: as above; the sums have room for `count` of their type.
+                    unsafe {
+                        f.part(first, &all[..cut], sums.as_mut_ptr(), count);
+                        let so_far = sums.as_ptr();
+                        let last = Part {
+                            so_far,
+                            ranks,
+                            ends: true,
+                        };
+                        f.part(last, &all[cut..], got.as_mut_ptr(), count);
+                    }
+                    assert_eq!(got, want, "{dtype:?}, reduction {reduce}, cut at {cut}");
+                }
+            }
+        }
     }
 
     /// Every length around a block, several ranks, in place or not: each element is what the definition says, by bits.

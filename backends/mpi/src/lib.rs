@@ -6,13 +6,15 @@
 //! build it: see `library` and ADR 0015.
 //!
 //! Configuration, all optional: `mpi.library` (a file), `mpi.family` (`openmpi` or `mpich`: the
-//! launcher's), `mpi.longest_message` (bytes of one MPI message, 1 GiB); and, where no MPI launcher
+//! launcher's), `mpi.longest_message` (bytes of one MPI message, 1 GiB), `mpi.host` (any word that
+//! names this process's host; without it, all processes count as being on one); and, where no MPI launcher
 //! started the processes, `mpi.meet` and the keys beside it (see `pmi`).
 
 mod channel;
 mod comm;
 mod flight;
 mod fold;
+mod hosts;
 pub mod last_words;
 mod library;
 mod memory;
@@ -54,6 +56,9 @@ pub struct Device {
     channels: Arc<Channels>,
     /// Names this process, whatever MPI says of it.
     process: u64,
+    /// Names its host.
+    on: u32,
+    sent: Arc<hosts::Sent>,
 }
 
 crossweave_plugin::declare_backend!(MpiBackend, name = "mpi", vendor = "Crossweave");
@@ -142,6 +147,8 @@ impl Backend for MpiBackend {
                 channels: Arc::new(Channels::new(mpi.highest_tag())),
                 mpi: Arc::from(mpi),
                 process: RandomState::new().build_hasher().finish(),
+                on: hosts::number(self.host.config("mpi.host").as_deref().unwrap_or("")),
+                sent: Arc::default(),
             })
         };
         device.get_or_insert_with(open).clone()
@@ -168,13 +175,14 @@ impl Backend for MpiBackend {
         })
     }
 
-    /// `mpi.version`, `mpi.rank`, `mpi.size`.
+    /// `mpi.version`, `mpi.rank`, `mpi.size`; `mpi.sent`: messages and bytes sent within the host, then to other hosts.
     fn attr(&self, d: &Device, key: &str) -> Result<Vec<u8>> {
         let (rank, size) = d.mpi.world();
         Ok(match key {
             "mpi.version" => d.mpi.version(),
             "mpi.rank" => rank.to_string(),
             "mpi.size" => size.to_string(),
+            "mpi.sent" => d.sent.to_string(),
             _ => return unsupported(format!("device_attr `{key}`")),
         }
         .into_bytes())

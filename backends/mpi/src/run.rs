@@ -1,9 +1,16 @@
 //! The collectives over messages. Every reduction is computed by one owner, in rank order, and copied to the others; small vectors, where
 //! one latency counts more than bytes, are sent whole and reduced by every rank in the same order, which gives the same bits.
+//!
+//! Where several ranks share a host and there are several hosts, `relay` and `chain` say less between hosts, and give the same bits: `hosts`
+//! has the formulas.
+
+mod chain;
+mod relay;
 
 use crate::comm::Member;
 use crate::flight::{Flight, What};
 use crate::fold::Fold;
+use crate::hosts::Leaves;
 use crossweave_abi::*;
 use crossweave_plugin::Result;
 use crossweave_plugin::collective::Checked;
@@ -130,8 +137,8 @@ impl Run<'_> {
         count / n * r + (count % n).min(r)
     }
 
-    /// Every rank's factor of a scaled sum.
-    fn factors(&self) -> Result<SmallVec<[f64; FEW]>> {
+    /// The factors of a scaled sum of this rank and of `with`; 1 of the others.
+    fn factors(&self, with: &[usize]) -> Result<SmallVec<[f64; FEW]>> {
         if self.p.reduce != RED_PREMUL_SUM {
             return Ok(smallvec![1.0; self.n]);
         }
@@ -142,11 +149,11 @@ impl Run<'_> {
         let at = all.as_mut_ptr();
         let mut f = self.flight();
         let mut post = || -> Result<()> {
-            for r in self.others() {
+            for r in with.iter().copied().filter(|r| *r != self.me) {
                 // SAFETY: the vector lives until the flight has landed, or for ever where it fails.
                 unsafe { f.recv(r, at.add(r).cast(), 8)? };
             }
-            for r in self.others() {
+            for r in with.iter().copied().filter(|r| *r != self.me) {
                 // SAFETY: as above.
                 unsafe { f.send(r, at.add(self.me).cast(), 8)? };
             }
@@ -169,12 +176,30 @@ impl Run<'_> {
         }
     }
 
+    /// Every rank, each beginning with its successor.
+    fn everybody(&self) -> SmallVec<[usize; FEW]> {
+        self.others().collect()
+    }
+
+    /// Is a reduction run along a chain of hosts?
+    fn chained(&self, leaves: Leaves) -> bool {
+        let (width, sum) = (self.p.bytes(1), self.fold().sum_bytes());
+        self.m.links.hosts.chain(leaves, width, sum)
+    }
+
     fn all_reduce(&self) -> Result<()> {
         let p = self.p;
         let bytes = p.bytes(p.count);
+        if bytes <= SMALL && self.m.links.hosts.shared() {
+            return self.sum_of_words();
+        }
+        if self.chained(Leaves::All) {
+            // SAFETY: the operands are live, as `Run` says; what is sent and the result are one buffer, or apart.
+            return unsafe { self.chain(Leaves::All, false) };
+        }
         // SAFETY: the operands are live, as `Run` says; scratch outlives the flights that use it (`Member` keeps it also after a failure).
         unsafe {
-            let factors = self.factors()?;
+            let factors = self.factors(&self.everybody())?;
             if bytes <= SMALL * if self.n == 2 { 4 } else { 1 } {
                 let scratch = self.m.scratch(bytes * self.n);
                 let mut f = self.flight();
@@ -255,12 +280,15 @@ impl Run<'_> {
         let (bytes, one) = (p.bytes(p.count), p.bytes(1));
         // SAFETY: as in `all_reduce`.
         unsafe {
-            let factors = self.factors()?;
             let mine = p.send.add(self.me * bytes);
             // A result that lies over pieces still to be sent waits in scratch.
             let (lo, hi) = (p.send as usize, p.send as usize + bytes * self.n);
             let out = p.recv as usize;
             let apart = out >= hi || out + bytes <= lo || std::ptr::eq(p.recv, mine);
+            if self.chained(Leaves::Blocks) {
+                return self.chain(Leaves::Blocks, !apart);
+            }
+            let factors = self.factors(&self.everybody())?;
             let step = (PIECE / one.max(1)).max(1) as u64;
             let room = p.bytes(step.min(p.count)) * self.n;
             let scratch = self.m.scratch(room + if apart { 0 } else { bytes });
@@ -296,11 +324,15 @@ impl Run<'_> {
     /// Owners reduce their pieces and hand them to the root.
     fn reduce(&self) -> Result<()> {
         let p = self.p;
+        if self.chained(Leaves::One(p.root)) {
+            // SAFETY: as in `all_reduce`.
+            return unsafe { self.chain(Leaves::One(p.root), false) };
+        }
         let one = p.bytes(1);
         let step = (PIECE / one.max(1)).max(self.n) as u64;
         // SAFETY: as in `all_reduce`.
         unsafe {
-            let factors = self.factors()?;
+            let factors = self.factors(&self.everybody())?;
             let mut done = 0;
             while done < p.count {
                 let count = (p.count - done).min(step);
@@ -355,6 +387,12 @@ impl Run<'_> {
             None => (r * p.bytes(p.count), p.bytes(p.count)),
         };
         let (at, bytes) = place(self.me);
+        if self.m.links.hosts.shared() {
+            self.gather_over_hosts(place)?;
+            // SAFETY: the operands are live, as `Run` says.
+            unsafe { copy(p.recv.add(at), p.send, bytes) };
+            return Ok(());
+        }
         let mut f = self.flight();
         // SAFETY: the operands are live, as `Run` says.
         unsafe {
@@ -417,6 +455,9 @@ impl Run<'_> {
         unsafe {
             if self.me == p.root {
                 copy(p.recv, p.send, bytes);
+            }
+            if self.m.links.hosts.shared() {
+                return self.broadcast_over_hosts(bytes);
             }
             if bytes > SPREAD && self.n > 2 {
                 return self.spread(bytes);

@@ -6,6 +6,7 @@
 #   hosts.sh reach HOST COMMAND …  the same, and exit 255 where HOST has no link or no power
 #   hosts.sh cut I | mend I        takes host I's link down, or up again
 #   hosts.sh power I               host I is gone: its link is down, its processes are killed, and its remote shells say nothing of it
+#   hosts.sh sent I                bytes that host I has sent
 #   hosts.sh down                  removes all of them
 # HOSTS_PREFIX (cwx) and HOSTS_NET (10.77.0) let several sets stand side by side. A host has its own network; files and processes are the
 # machine's. HOSTS_NAMES: `known` to all (the default), `unknown` to the others, or `one` for all hosts. HOSTS_SHM: `own` (the default), or
@@ -71,6 +72,7 @@ case ${1:-} in
     : >"$state/$2.off"
     ip -n $prefix$2 link set eth0 down
     for p in $(ip netns pids $prefix$2); do kill -9 "$p" 2>/dev/null || true; done ;;
+  sent) ip -n $prefix$2 -s link show eth0 | awk '/TX:/ {getline; print $1}' ;;
   down)
     while read -r ns _; do
       [[ $ns =~ ^${prefix}[0-9]+$ ]] || continue
@@ -80,5 +82,5 @@ case ${1:-} in
     done < <(ip netns list 2>/dev/null)
     for d in "$state"/shm*; do [ ! -d "$d" ] || umount "$d" || true; done
     rm -rf "$state" ;;
-  *) sed -n '2,12p' "$0"; exit 2 ;;
+  *) sed -n '2,13p' "$0"; exit 2 ;;
 esac

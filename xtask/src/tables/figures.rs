@@ -52,7 +52,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave", ceiling: 13950, why: "a job on its devices, its ranks and processes, its folder, record, checkpoints and trace, the models that come of it, what programs call, and what plans, explains and predicts it" },
     Entry { place: "crossweave-backend-ascend", ceiling: 3300, why: "a run time, operators, fused ones among them, and collectives of one vendor, each declared by hand" },
     Entry { place: "crossweave-backend-cpu", ceiling: 12080, why: "kernels of every op for every instruction set, which run in the process" },
-    Entry { place: "crossweave-backend-mpi", ceiling: 3250, why: "every collective with its checks, which the CPU back end repeats" },
+    Entry { place: "crossweave-backend-mpi", ceiling: 3850, why: "every collective with its checks, which the CPU back end repeats, and what they do between hosts: chains, relays, formulas" },
     Entry { place: "crossweave-backend-wgpu", ceiling: 7050, why: "kernels of every op as WGSL text" },
     Entry { place: "crossweave-benches", ceiling: 3050, why: "one program for each kind of measurement" },
     Entry { place: "crossweave-checkpoint", ceiling: 4310, why: "its own format, safetensors, Hugging Face folders and signatures" },
