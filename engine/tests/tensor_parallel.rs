@@ -286,7 +286,7 @@ fn a_rank_that_would_wait_inside_a_block_is_named_before_the_run() {
     };
     let (two, one) = (facts(2), facts(1));
     let n = 2 * TOKENS * DIM;
-    let says = |what: &str, sums: usize| {
+    let says = |what: &str, beside: bool, sums: usize| {
         vec![
             Said {
                 axes: Axis::Tp.into(),
@@ -296,6 +296,7 @@ fn a_rank_that_would_wait_inside_a_block_is_named_before_the_run() {
                     dtype: "f32",
                     elements: n,
                     ranks: 2,
+                    beside,
                     ..Moves::default()
                 }),
             };
@@ -303,8 +304,9 @@ fn a_rank_that_would_wait_inside_a_block_is_named_before_the_run() {
         ]
     };
     assert_eq!(two.units[0].talk, Default::default());
-    assert_eq!(two.units[1].talk.forward, says("reduce", 2));
-    assert_eq!(two.units[1].talk.backward, says("enter", 2));
+    assert_eq!(two.units[1].talk.forward, says("reduce", false, 2));
+    // Weights learn while the gradient of the input is summed.
+    assert_eq!(two.units[1].talk.backward, says("enter", true, 2));
     let plan: Plan = "F0.0 F1.0 B1.0 B0.0".parse().unwrap();
     let mesh = Topology::new(&[(Axis::Tp, 2)]).unwrap();
     check_world(&mesh, &[(&plan, &two), (&plan, &two)]).unwrap();
