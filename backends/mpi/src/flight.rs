@@ -385,7 +385,7 @@ impl<'a> Flight<'a> {
 }
 
 impl Drop for Flight<'_> {
-    /// What is still under way when its collective has failed is given up.
+    /// Messages that are still under way when their collective has failed are given up.
     fn drop(&mut self) {
         for p in self.pending.drain(..) {
             self.member.mpi.cancel(p.request);

@@ -15,7 +15,7 @@ pub(crate) struct Fold {
     pub(crate) reduce: u32,
 }
 
-/// Which part of a fold over all ranks is done here.
+/// The part of a fold over all ranks that is done here.
 #[derive(Clone, Copy)]
 pub(crate) struct Part {
     /// The sum of the ranks before, in the type sums are kept in; null at the first.

@@ -1,4 +1,4 @@
-//! Which ranks of a communicator share a host, which algorithm says fewer bytes between hosts, and what has been sent.
+//! Hosts of a communicator's ranks, the bytes between hosts of each algorithm, and counters of what has been sent.
 //!
 //! With `S` bytes of a vector, `n` ranks on `H` hosts, `r` of them on the host that is looked at, `w` bytes an element and `a` bytes of its
 //! sum under way (4 for 16-bit floats, else `w`), a host sends to other hosts:
@@ -38,16 +38,16 @@ pub(crate) struct Hosts {
     neighbours: bool,
 }
 
-/// How a member reaches the others.
+/// The channels by which a member of a communicator reaches the others.
 pub(crate) struct Links {
     pub(crate) peers: Vec<Peer>,
-    /// Which ranks share a host.
+    /// The hosts of the communicator's ranks.
     pub(crate) hosts: Hosts,
-    /// What its process has sent.
+    /// Counters of the messages and bytes that its process has sent.
     pub(crate) sent: Arc<Sent>,
 }
 
-/// What a reduction leaves, and with whom.
+/// The result of a reduction, and the ranks that have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaves {
     /// The whole vector, with every rank.
@@ -100,7 +100,7 @@ impl Hosts {
         self.of[a] != self.of[b]
     }
 
-    /// Hosts.
+    /// Returns the number of hosts.
     pub(crate) fn count(&self) -> usize {
         self.ranks.len()
     }

@@ -22,7 +22,7 @@ const RESULT: u32 = 1;
 /// The cut of a reduction into pieces, the same on every rank.
 struct Pieces {
     leaves: Leaves,
-    /// Ranks.
+    /// Number of ranks of the communicator.
     n: usize,
     /// Elements of the vector, or of a block of it.
     count: usize,
