@@ -68,17 +68,17 @@ impl Pieces {
     }
 }
 
-/// What a rank keeps of a piece under way.
+/// The state of a piece under way on a rank.
 struct Way<'a> {
     /// Its words on their way to the rank that works on the piece, or the others' words on their way here.
     words: Flight<'a>,
-    /// What it sends on: a sum, or a result.
+    /// The bytes that it sends on: those of a sum, or of a result.
     on: Option<Flight<'a>>,
     /// The result on its way here.
     result: Option<Flight<'a>>,
 }
 
-/// Where scratch has what of a piece: the words of every rank of the host, the sum so far, the result.
+/// The places in scratch of a piece's parts: the words of every rank of the host, the sum so far, the result.
 struct Room {
     at: *mut u8,
     /// Places, which the pieces take by turns.
@@ -118,7 +118,7 @@ struct Chain<'a> {
     /// Every rank's factor of a scaled sum; only those of this host are known.
     factors: SmallVec<[f64; FEW]>,
     room: Room,
-    /// Where the result goes.
+    /// The place of the result.
     to: *mut u8,
     /// The pieces under way, of which the first is `front`.
     under_way: VecDeque<Way<'a>>,
@@ -247,7 +247,7 @@ impl Chain<'_> {
     /// Starts sending this rank's words of piece `k`, or receiving the others' where it works on it.
     ///
     /// # Safety
-    /// As [`Run::chain`]; the piece before in its place is settled.
+    /// The contract of [`Run::chain`] holds, and the piece before in its place is settled.
     unsafe fn ask(&mut self, k: usize) -> Result<()> {
         let (run, p) = (self.run, self.run.p);
         let ((here, _), piece) = (run.links(), self.pieces.get(k));
@@ -288,7 +288,7 @@ impl Chain<'_> {
     /// Adds the words of this host to piece `k` and sends the sum on, where this rank works on it, and starts receiving its result.
     ///
     /// # Safety
-    /// As [`Run::chain`]; the piece has been asked for.
+    /// The contract of [`Run::chain`] holds, and the piece has been asked for.
     unsafe fn add_up(&mut self, k: usize) -> Result<()> {
         let (run, p) = (self.run, self.run.p);
         let ((here, last), piece) = (run.links(), self.pieces.get(k));
@@ -348,7 +348,7 @@ impl Chain<'_> {
     /// Waits until piece `k`, the first under way, has left and its result has come, and passes that on. At most `window` are being passed on.
     ///
     /// # Safety
-    /// As [`Run::chain`]; the piece has been added up.
+    /// The contract of [`Run::chain`] holds, and the piece has been added up.
     unsafe fn settle(&mut self, k: usize, window: usize) -> Result<()> {
         let run = self.run;
         let ((here, _), piece) = (run.links(), self.pieces.get(k));

@@ -8,7 +8,7 @@ use crossweave_plugin::Result;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// What is passed on has tags of its own: two ranks of a host also have words of their own for each other.
+/// Messages that are passed on have tags of their own: two ranks of a host also have words of their own for each other.
 const PASSED: u32 = 1;
 
 impl Run<'_> {
