@@ -17,15 +17,12 @@
 #![forbid(unsafe_code)]
 
 pub mod adapted;
-pub mod backend;
 mod balance;
 mod breakdown;
 mod checkpoint_state;
 pub mod companions;
-mod computes;
 pub mod described;
 mod ended;
-pub mod events;
 pub mod explore;
 pub mod exports;
 mod faults;
@@ -33,30 +30,20 @@ pub mod figures;
 pub mod flight;
 mod flows;
 mod folder;
-mod gate;
-pub mod gradients;
-mod handshake;
 pub mod infer;
 mod inference;
-pub mod layers;
-mod layout;
 #[doc(hidden)]
 pub mod listed;
 mod metrics;
 mod origin;
-pub mod outputs;
 mod peak;
 mod planned;
 mod prepared;
-mod processes;
 mod rank;
-pub mod ranks;
 mod ready;
 mod record;
 mod remembered;
-mod request;
 mod resume;
-mod roll;
 mod run;
 pub mod save;
 mod saves;
@@ -65,24 +52,25 @@ mod setup;
 mod shared_layers;
 pub mod source;
 mod split;
-pub mod stages;
 pub mod start;
-mod step_record;
 pub mod stored;
-mod summary;
-pub mod surroundings;
 mod team;
 mod threads;
 mod trace;
-pub mod train_error;
 pub mod trained;
 mod trainer;
 
-pub use computes::Computes;
 pub use crossweave_data::DataSource;
+use crossweave_figures::layout;
+pub use crossweave_figures::{gradients, stages};
 pub use crossweave_job::error::{ConfigFault, ErrorCode};
 use crossweave_job::{
-    self as job, adapter, config_file, error as job_error, found, hub, model, stacks, tokens,
+    self as job, adapter, error as job_error, found, hub, model, stacks, tokens,
+};
+use crossweave_team::{computes, gate, processes, summary};
+pub use crossweave_team::{
+    backend, computes::Computes, events, layers, outputs, ranks, request, summary::Summary, surroundings,
+    train_error,
 };
 pub use ended::{EndCause, Ended};
 pub use events::{Event, Events, StepRecord};
@@ -95,7 +83,6 @@ pub use inference::{Logits, Model};
 pub use metrics::LostWork;
 pub use request::{Continued, Given, Lines, Request};
 pub use run::run;
-pub use summary::Summary;
 pub use team::Team;
 pub use train_error::TrainError;
 pub use trainer::{ConfigSource, StopHandle, Trainer};

@@ -1,22 +1,10 @@
 //! What is known of a job before it runs, and of a model without a job: checks, plans, routes, estimates and probes, as values with fields.
 
 pub mod check;
-pub mod devices;
-pub mod estimate;
-pub mod explain;
-pub mod plan;
 pub mod probe;
-pub mod probed;
 
-use crossweave_words::scaled;
-
-/// A count of parameters or tokens as people write it: `124M`, `7.5B`, `1T`, `1000`, `175e9`.
-///
-/// # Errors
-/// Not such a count.
-pub fn count(text: &str) -> Result<u64, String> {
-    scaled(text, &[("K", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)])
-}
+pub use crossweave_figures::estimate::count;
+pub use crossweave_figures::{devices, estimate, explain, plan, probed};
 
 #[cfg(test)]
 mod tests {

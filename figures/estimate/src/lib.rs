@@ -1,7 +1,13 @@
-//! Memory, traffic and time of a model by name, by size, of a config or of a Hugging Face folder, from formulas alone.
+//! Memory, traffic and time of a model by name, by size, of a Hugging Face folder or of a job, from formulas alone: no plan is made, no
+//! device opened, and nothing runs.
+//!
+//! A [`Subject`] is what the figures are of: a model that is named ([`named`]), or a job that a config has made ([`of_job`]). [`estimate`]
+//! lays what is asked ([`Estimation`]) over it, on the device that is meant ([`Chosen`]), and makes an [`Estimate`] of both.
+#![forbid(unsafe_code)]
 
 mod advice;
 mod cut;
+mod device;
 mod experts;
 mod job;
 mod keys;
@@ -13,23 +19,33 @@ mod subject;
 mod sums;
 mod time;
 
-use crate::request::Request;
-use crate::surroundings::Surroundings;
-use crate::train_error::Result;
 pub use advice::{Advice, CommOverCompute};
+use crossweave_job::error::Result;
+use crossweave_words::scaled;
 use crossweave_zero::ZeroStage;
 pub use crossweave_zero::estimate::Shape;
 use crossweave_zero::estimate::{Accounting, ActivationCase, Tier, ledger as held};
 pub use cut::{AxisTraffic, CutMesh};
+pub use device::{Chosen, Profile, device_named, profiles};
 pub use experts::{ModelWithExperts, OfExperts, Standard, Whole, with_experts};
 use job::Job;
 pub use ledger::{
     Activations, Capacity, Largest, LargestOfStage, LedgerOfRank, LedgerRow, OffloadTraffic,
     TierBytes,
 };
+pub use parts::{Part, parts};
 use serde::{Serialize, Serializer};
 pub use states::{BytesOfParam, Component, ModelStates, StagesOfStates, StatesOfStage};
+pub use subject::{Named, Subject, named, of_job};
 pub use time::{RunTime, Scaling, ScalingRow, StepTime, TimeOfRun, Times};
+
+/// A count of parameters or tokens as people write it: `124M`, `7.5B`, `1T`, `1000`, `175e9`.
+///
+/// # Errors
+/// Not such a count.
+pub fn count(text: &str) -> std::result::Result<u64, String> {
+    scaled(text, &[("K", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)])
+}
 
 /// What is asked of a model in place of what a config or a default says.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +77,7 @@ pub struct Ranks {
 
 impl Ranks {
     /// Ranks of the job, where they are asked for.
-    fn asked(&self) -> Option<u64> {
+    pub fn asked(&self) -> Option<u64> {
         match (self.ranks, self.nodes, self.of_node) {
             (None, Some(nodes), Some(each)) => Some(nodes * each),
             (ranks, ..) => ranks,
@@ -289,27 +305,12 @@ const STAGES: [ZeroStage; 4] = [
     ZeroStage::Three,
 ];
 
-/// Estimates what training `model` needs: a preset or a number of parameters (`gpt2-xl`, `7.5B`), a config file, or a Hugging Face folder.
+/// Estimates what a subject needs; `device`: what it is meant to run on, where something is.
 ///
 /// # Errors
-/// A model, device or size nobody knows; a config that is wrong.
-pub fn estimate(model: &str, what: &Estimation, around: &Surroundings) -> Result<Estimate> {
-    let subject = subject::subject(model, what.ranks.asked(), around)?;
-    of_job(Job::of(subject, what, around)?, what)
-}
-
-/// Estimates what the job of a request needs.
-///
-/// # Errors
-/// As [`estimate`].
-pub fn estimate_job(request: &Request, what: &Estimation) -> Result<Estimate> {
-    let (config, name) = (request.load()?, request.config.display().to_string());
-    let asked = request.ranks.as_ref().map(|r| r.count().into());
-    let subject = subject::of_job(&name, config, what.ranks.asked().or(asked), request)?;
-    of_job(Job::of(subject, what, &request.around)?, what)
-}
-
-fn of_job(job: Job, what: &Estimation) -> Result<Estimate> {
+/// Ranks, nodes and a mesh that do not go together.
+pub fn estimate(subject: Subject, what: &Estimation, device: Option<Chosen>) -> Result<Estimate> {
+    let job = Job::of(subject, what, device)?;
     let (stage, offload) = job.choose(&what.training);
     let fits = job.limited().then(|| {
         let rows = held(&job.load(stage, offload));

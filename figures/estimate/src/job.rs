@@ -5,10 +5,9 @@ use super::parts::{Part, is_cut};
 use super::subject::{Model, Subject, Wanted};
 use super::sums::OverTp;
 use super::{BytesPerParam, Estimation, Home, Keep, Ranks, STAGES, Training};
-use crate::figures::devices;
-use crate::surroundings::Surroundings;
-use crate::train_error::{Result, TrainError};
-use crossweave_mesh::{Axis, AxisSet, Topology};
+use crate::device::Chosen;
+use crossweave_axes::{Axis, AxisSet, Topology};
+use crossweave_job::error::{JobError, Result};
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::{
     Accounting, Accumulation, ActivationCase, Load, Machine, Offload, Profile, Shape, Tier,
@@ -75,8 +74,8 @@ impl Job {
     /// The job of an estimation.
     ///
     /// # Errors
-    /// A model, device or size nobody knows.
-    pub fn of(subject: Subject, what: &Estimation, around: &Surroundings) -> Result<Job> {
+    /// Ranks, nodes and a mesh that do not go together.
+    pub fn of(subject: Subject, what: &Estimation, chosen: Option<Chosen>) -> Result<Job> {
         let (asked, hardware) = (&what.training, &what.machine);
         let ranks = what.ranks.asked();
         let Subject {
@@ -89,14 +88,6 @@ impl Job {
             model.units.clear();
         }
         model.tokens = what.tokens.map(|t| t as f64).or(model.tokens);
-        let chosen = match (&hardware.device, &wanted) {
-            (Some(name), _) => Some(devices::choose(Some(name), "", 1, around)?),
-            // A job that states the memory speaks of no device in particular.
-            (None, Some(w)) if hardware.device_memory.is_none() => {
-                Some(devices::choose(None, &w.backend, w.ranks, around)?)
-            }
-            _ => None,
-        };
         let rates = rates(what, chosen.as_ref());
         let of_node = what.ranks.of_node.or(rates.map(|d| d.ranks_per_node));
         let ranks = ranks.or(wanted.as_ref().map(|w| w.ranks));
@@ -313,7 +304,7 @@ impl Job {
 
 /// The rates of the device. A question about nodes without a device is one about the machine the published figures are of; of the
 /// processor at hand nobody has measured any: bytes are known, times are not.
-fn rates(what: &Estimation, chosen: Option<&devices::Chosen>) -> Option<Profile> {
+fn rates(what: &Estimation, chosen: Option<&Chosen>) -> Option<Profile> {
     match chosen {
         Some(c) => (!c.is_host).then_some(c.profile),
         None => (what.ranks.nodes.is_some() || what.time).then(|| profiles()[0]),
@@ -342,7 +333,7 @@ fn places(asked: &Ranks, ranks: Option<u64>, of_node: u64, shared: bool) -> Resu
         (None, None) => (1, 1),
     };
     if nodes > ranks {
-        return Err(TrainError::refused(
+        return Err(JobError::refused(
             format!("--nodes {nodes}: more nodes than the {ranks} ranks"),
             "give more --ranks, or fewer nodes",
         ));
@@ -357,9 +348,9 @@ fn mesh_of(config: Option<Topology>, ranks: u64) -> Result<Topology> {
         Some(mesh) if is_cut(&mesh) => {
             let world = mesh.world_size();
             let why = format!("{ranks} ranks, and the config's mesh has {world}");
-            Err(TrainError::refused(why, "give --ranks instead of --nodes"))
+            Err(JobError::refused(why, "give --ranks instead of --nodes"))
         }
         _ => Topology::new(&[(Axis::Dp, u32::try_from(ranks).unwrap_or(u32::MAX))])
-            .map_err(|e| TrainError::refused(format!("{}: {}", e.key, e.what), e.fix)),
+            .map_err(|e| JobError::refused(format!("{}: {}", e.key, e.what), e.fix)),
     }
 }

@@ -3,7 +3,7 @@
 use super::job::Job;
 use super::parts::Part;
 use super::sums::OverTp;
-use crossweave_mesh::{Axis, AxisSet};
+use crossweave_axes::{Axis, AxisSet};
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::{ActivationCase, traffic};
 use serde::Serialize;

@@ -7,7 +7,7 @@ mod remedies;
 mod verdict;
 
 use crate::backend::{host, open_linked};
-use crate::figures::devices;
+use crate::devices;
 use crate::gradients::{self, Reductions};
 use crate::job::{Division, Job, spec};
 use crate::layout::divided;

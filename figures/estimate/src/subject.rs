@@ -1,25 +1,21 @@
 //! What an estimate is of: a preset, a number of parameters, a config file, or a Hugging Face folder of which only `config.json` is read.
 
 use super::keys::KeysOverCp;
-use super::parts::{self, Part};
+use super::parts::Part;
 use super::presets::{PRESETS, Preset};
 use super::sums::OverTp;
-use crate::events::Unwatched;
-use crate::figures::count;
-use crate::job::Job;
-use crate::request::Request;
-use crate::surroundings::Surroundings;
-use crate::train_error::{Result, TrainError};
-use crossweave_config::{self as config, Config};
+use crate::{Estimation, count};
+use crossweave_axes::{Axis, Topology};
+use crossweave_config as config;
 use crossweave_files as files;
-use crossweave_mesh::{Axis, Topology};
+use crossweave_job::error::{JobError, Result};
+use crossweave_job::{Job, optimizer};
 use crossweave_nn::{ModelSpec, units};
 use crossweave_tensor::UnitDecl;
 use crossweave_zero::estimate::{Accounting, Accumulation, ActivationCase, Offload, Shape, Tier};
 use crossweave_zero::optim::StateName;
 use serde_json::Value;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
 /// A model as the formulas need it.
 pub struct Model {
@@ -59,6 +55,16 @@ impl Subject {
             parts: vec![],
         }
     }
+
+    /// The back end that a config names and its ranks, where no device is named and what is asked does not state the memory: then the
+    /// figures are of the device which that back end has here.
+    pub fn back_end(&self, what: &Estimation) -> Option<(&str, u64)> {
+        let hardware = &what.machine;
+        // A job that states the memory speaks of no device in particular.
+        let of_config = hardware.device.is_none() && hardware.device_memory.is_none();
+        let wanted = self.wanted.as_ref().filter(|_| of_config);
+        wanted.map(|w| (&*w.backend, w.ranks))
+    }
 }
 
 /// What a config says of a job, as the estimator's words have it.
@@ -87,30 +93,39 @@ pub struct Wanted {
     pub backend: String,
 }
 
+/// What a text names.
+pub enum Named {
+    /// A model.
+    Model(Box<Subject>),
+    /// The file of a config, which is not read here.
+    Config(PathBuf),
+}
+
 /// What `text` names.
 ///
 /// # Errors
-/// Nothing; a config that is wrong; a folder without a model that is known.
-pub fn subject(text: &str, ranks: Option<u64>, around: &Surroundings) -> Result<Subject> {
+/// Nothing; a folder without a model that is known.
+pub fn named(text: &str) -> Result<Named> {
+    let model = |model| Ok(Named::Model(Box::new(Subject::of(model))));
     if let Some(p) = PRESETS.iter().find(|p| p.name.eq_ignore_ascii_case(text)) {
-        return Ok(Subject::of(Model {
+        return model(Model {
             name: text.to_string(),
             params: p.params,
             units: preset_units(p),
             teacher: vec![],
             shape: p.shape,
             tokens: Some(p.tokens),
-        }));
+        });
     }
     if let Ok(params) = count(text) {
-        return Ok(Subject::of(Model {
+        return model(Model {
             name: text.to_string(),
             params,
             units: vec![],
             teacher: vec![],
             shape: Shape::of_params(params),
             tokens: None,
-        }));
+        });
     }
     let path = Path::new(text);
     let file = match path.is_dir() {
@@ -120,27 +135,24 @@ pub fn subject(text: &str, ranks: Option<u64>, around: &Surroundings) -> Result<
     if !file.exists() {
         return Err(unknown(text, path, &file));
     }
-    let bytes = files::read(&file, files::TEXT).map_err(TrainError::io("read", &file))?;
+    let bytes = files::read(&file, files::TEXT).map_err(JobError::io("read", &file))?;
     // Of a Hugging Face model, or a config of this program (a run's folder has one too, with every key).
     match serde_json::from_slice::<Value>(&bytes) {
-        Ok(v) if v["model_type"].is_string() => of_folder(text, &file, &v),
-        _ => {
-            let request = Request::new(file, around.clone(), Arc::new(Unwatched));
-            of_job(text, request.load()?, ranks, &request)
-        }
+        Ok(v) if v["model_type"].is_string() => model(of_folder(text, &file, &v)?),
+        _ => Ok(Named::Config(file)),
     }
 }
 
-fn unknown(text: &str, path: &Path, file: &Path) -> TrainError {
+fn unknown(text: &str, path: &Path, file: &Path) -> JobError {
     if path.is_dir() {
-        return TrainError::refused(
+        return JobError::refused(
             format!("{}: not there", file.display()),
             "name a Hugging Face folder (with its config.json), a run's folder, or a config file",
         );
     }
     let looks_like_a_path = text.contains(['/', '\\']) || text.ends_with(".json");
     if looks_like_a_path {
-        return TrainError::refused(
+        return JobError::refused(
             format!("{text}: no such file or folder"),
             "name a config file, a Hugging Face folder, a preset such as gpt2-xl, or a number of parameters such as 7.5B",
         );
@@ -155,7 +167,7 @@ fn unknown(text: &str, path: &Path, file: &Path) -> TrainError {
             known.join(", ")
         ),
     };
-    TrainError::refused(format!("{text}: no model of that name"), fix)
+    JobError::refused(format!("{text}: no model of that name"), fix)
 }
 
 /// From the very declarations that would be trained.
@@ -182,9 +194,9 @@ fn of_spec(name: &str, spec: &ModelSpec, seq: Option<u64>) -> Model {
     }
 }
 
-fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Subject> {
+fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Model> {
     let spec = ModelSpec::from_hf(v).map_err(|e| {
-        TrainError::refused(
+        JobError::refused(
             format!("{}: {}: {}", file.display(), e.key, e.what),
             "give the config.json of a model that is available; of any other, its number of parameters",
         )
@@ -193,7 +205,7 @@ fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Subject> {
     // trained with.
     let (positions, vocab) = (spec.model().positions, spec.model().vocab);
     if positions > 1 << 24 || vocab > 1 << 28 {
-        return Err(TrainError::refused(
+        return Err(JobError::refused(
             format!(
                 "{}: {positions} positions and a vocabulary of {vocab} cannot be real",
                 file.display()
@@ -201,22 +213,15 @@ fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Subject> {
             "restore config.json from the model's source",
         ));
     }
-    Ok(Subject::of(of_spec(name, &spec, None)))
+    Ok(of_spec(name, &spec, None))
 }
 
-/// What the config of a request says of a job of `ranks` ranks, else of those of its mesh.
+/// What a config says of its job; `parts`: what the ranks of each pipeline stage have of the model ([`crate::parts`]).
 ///
 /// # Errors
-/// A config that is wrong, or whose files are.
-pub fn of_job(
-    name: &str,
-    config: Config,
-    ranks: Option<u64>,
-    request: &Request,
-) -> Result<Subject> {
-    let ranks = config.ranks(ranks);
-    let job = request.sizes(config, ranks)?;
-    let parts = parts::parts(&job, &request.around.plugins)?;
+/// A config that is wrong.
+pub fn of_job(name: &str, job: Job, parts: Vec<Part>) -> Result<Subject> {
+    let ranks = job.ranks.into();
     let cuts_tokens = job.cuts_tokens(&job.place(0))?;
     let Job {
         resolved,
@@ -288,7 +293,7 @@ pub fn of_job(
 /// Bytes per parameter, by compute type, type of the summed gradients and optimizer.
 ///
 /// # Errors
-/// As [`crate::job::optimizer::groups`].
+/// As [`crossweave_job::optimizer::groups`].
 fn accounting(r: &config::Resolved) -> Result<(Accounting, &'static str)> {
     let (base, name) = match (r.dtype, r.settings.data_types.grad_accum_dtype.as_str()) {
         (config::Dtype::F32, _) => (Accounting::FP32, "fp32"),
@@ -297,7 +302,7 @@ fn accounting(r: &config::Resolved) -> Result<(Accounting, &'static str)> {
     };
     // Bytes for each element of a matrix large enough for any form of state; rows and columns of it are none.
     const SIDE: u64 = 1 << 20;
-    let groups = crate::job::optimizer::groups(&r.settings)?;
+    let groups = optimizer::groups(&r.settings)?;
     let states = groups.base.states(&[SIDE, SIDE]);
     let of = |name: StateName| {
         let own = states.iter().filter(|s| s.name == name);

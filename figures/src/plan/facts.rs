@@ -1,6 +1,6 @@
 //! What is known of a job beside its engines: model, device and batch.
 
-use crate::figures::devices::Chosen;
+use crate::devices::Chosen;
 use crate::gradients;
 use crate::job::Job;
 use crossweave_engine::{RankSpec, Recompute};

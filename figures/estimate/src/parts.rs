@@ -1,10 +1,8 @@
 //! What a rank of a mesh has of a model before ZeRO shards it.
 
-use crate::job::Job;
-use crate::layout::divided;
-use crate::surroundings::Plugins;
-use crate::{backend, train_error::Result};
-use crossweave_mesh::{AxisSet, Topology};
+use crossweave_axes::{AxisSet, Topology};
+use crossweave_job::error::Result;
+use crossweave_job::{Division, Job};
 
 /// The part of a model that the ranks of one pipeline stage have, tensor-parallel ranks each their own.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,15 +19,12 @@ pub struct Part {
     pub last: bool,
 }
 
-/// The parts of a job's stages, as the ranks at place 0 of every other axis have them.
+/// The parts of the stages of a job that is divided so, as the ranks at place 0 of every other axis have them.
 ///
 /// # Errors
 /// A mesh that the model cannot be cut over.
-pub fn parts(job: &Job, plugins: &Plugins) -> Result<Vec<Part>> {
-    let place = job.place(0);
-    let units = job.units(&place)?;
-    let null = backend::open_linked("null", &backend::host(plugins, 1, None, None))?.open(0)?;
-    let (_, division) = divided(&null, job, &place)?;
+pub fn parts(job: &Job, division: &Division) -> Result<Vec<Part>> {
+    let units = job.units(&job.place(0))?;
     let each = |u: &crossweave_tensor::UnitDecl| -> u64 {
         u.params.iter().map(|p| p.local().numel()).sum()
     };
@@ -37,7 +32,7 @@ pub fn parts(job: &Job, plugins: &Plugins) -> Result<Vec<Part>> {
     let layers = job.source.spec.model().layers().count() as u64;
     // A program may have put its own units in their place.
     let ends = (sizes.len() as u64).saturating_sub(layers);
-    let Some(spec) = division.stages else {
+    let Some(spec) = &division.stages else {
         return Ok(vec![Part {
             layers: sizes.len() as u64 - ends,
             units: sizes,

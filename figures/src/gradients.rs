@@ -1,6 +1,7 @@
 //! When the gradients of several micro-batches are reduced (`zero_optimization.reduce_gradients`), in figures: what was chosen, and
 //! what the other choice would take.
 
+pub use crate::events::{ReducedByFormula, ReductionsOfRun};
 use crossweave_engine::{Prediction, RankSpec, ReduceGradients};
 use crossweave_plan::UnitFacts;
 use crossweave_zero::estimate::Accumulation;
@@ -40,26 +41,6 @@ pub struct Reduced {
     pub sent_bytes: u64,
     /// Bytes of them that leave for the host in a step.
     pub out_bytes: u64,
-}
-
-/// The choice of a run and the other one, by the formulas.
-#[derive(Clone, Debug, Serialize)]
-pub struct ReductionsOfRun {
-    /// What was chosen.
-    pub chosen: ReducedByFormula,
-    /// What the other choice would take.
-    pub other: ReducedByFormula,
-}
-
-/// One of the two choices by the formulas.
-#[derive(Clone, Debug, Serialize)]
-pub struct ReducedByFormula {
-    /// When gradients are reduced: for each `micro_batch`, or once a `step`.
-    pub reduced: &'static str,
-    /// Bytes held between micro-batches.
-    pub held_bytes: u64,
-    /// Bytes that a rank sends in a step.
-    pub sent_bytes: u64,
 }
 
 /// The same job with the other choice, if it has one: several micro-batches, slices of gradients on several ranks or a host that adds

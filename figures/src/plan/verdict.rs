@@ -6,7 +6,7 @@ use super::RankFigures;
 use super::facts::JobFacts;
 use super::rank::{AxisCalls, Memory};
 use super::remedies::{Flags, Remedy};
-use crate::figures::devices::Chosen;
+use crate::devices::Chosen;
 use crossweave_engine::Recompute;
 use crossweave_mesh::{Axis, AxisSet};
 use crossweave_words::Size;

@@ -2,7 +2,7 @@
 //! refused, and none is said to fit that does not.
 
 use super::facts::JobFacts;
-use crate::figures::devices::Chosen;
+use crate::devices::Chosen;
 use crate::train_error::Result;
 use crossweave_config::Config;
 use crossweave_engine::{Prediction, Recompute};

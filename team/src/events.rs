@@ -2,13 +2,13 @@
 //! signals, or ends the process.
 
 use crate::computes::Computes;
-use crate::gradients::ReductionsOfRun;
 use crate::job::{Division, Job};
 pub use crate::step_record::StepRecord;
 use crate::summary::Summary;
 use crate::train_error::{Result, TrainError};
 use crossweave_data::{NoProgress, Progress, Remark};
 pub use crossweave_engine::{GraphCounts, RankLedger};
+use serde::Serialize;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::path::Path;
@@ -37,6 +37,26 @@ pub struct Closing<'a> {
     pub out: &'a Path,
     /// True where the folder has a model.
     pub has_model: bool,
+}
+
+/// The choice of a run and the other one, by the formulas.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReductionsOfRun {
+    /// What was chosen.
+    pub chosen: ReducedByFormula,
+    /// What the other choice would take.
+    pub other: ReducedByFormula,
+}
+
+/// One of the two choices by the formulas.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReducedByFormula {
+    /// When gradients are reduced: for each `micro_batch`, or once a `step`.
+    pub reduced: &'static str,
+    /// Bytes held between micro-batches.
+    pub held_bytes: u64,
+    /// Bytes that a rank sends in a step.
+    pub sent_bytes: u64,
 }
 
 /// What happens.
