@@ -8,6 +8,16 @@ use crossweave_engine::{Dry, dry_run, plan_for};
 use crossweave_hal::Device;
 use crossweave_mesh::Place;
 use crossweave_plan::{Facts, Plan};
+use crossweave_tensor::UnitDecl;
+
+/// The sizes of units of a job for a micro-batch of even shares. `null` is a null device.
+///
+/// # Errors
+/// A block that does not fit its sizes.
+pub fn sized(null: &Device, job: &Job, units: &[UnitDecl]) -> Result<Dry> {
+    let (compute, micro) = (compute_type(job.resolved.dtype), job.resolved.batch.micro);
+    Ok(dry_run(null, units, compute, micro, job.seq_len)?)
+}
 
 /// The sizes of a job's units on the rank at a place, and how its ranks divide the work evenly. `null` is a null device.
 ///
@@ -15,8 +25,7 @@ use crossweave_plan::{Facts, Plan};
 /// A block that does not fit its sizes; more stages than units.
 pub fn divided(null: &Device, job: &Job, place: &Place) -> Result<(Dry, Division)> {
     let units = job.units(place)?;
-    let (compute, micro) = (compute_type(job.resolved.dtype), job.resolved.batch.micro);
-    let dry = dry_run(null, &units, compute, micro, job.seq_len)?;
+    let dry = sized(null, job, &units)?;
     let division = Division::new(job, (&dry.units, dry.shape), Shares::Even)?;
     Ok((dry, division))
 }

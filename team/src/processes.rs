@@ -612,6 +612,17 @@ impl Processes {
     }
 }
 
+/// The end of a process that may be the only one of its job.
+///
+/// # Errors
+/// As [`Processes::end`].
+pub fn ended(processes: Option<Processes>, result: Result<()>) -> Result<()> {
+    match processes {
+        Some(p) => p.end(result),
+        None => result,
+    }
+}
+
 /// Where the checker has seen the ranks of a failed process last.
 fn last_calls(board: &CheckerState, f: &PeerFailure) -> Option<String> {
     let one = |rank: u32| {

@@ -15,6 +15,15 @@ const MOST: u32 = 4096;
 /// The most ranks of a job that is checked, planned or explained: nothing is started for it.
 pub const MOST_PLANNED: i64 = 1 << 20;
 
+/// Ranks of a job as their numbers go.
+///
+/// # Errors
+/// More than can be numbered.
+pub fn numbered(ranks: u64) -> Result<u32> {
+    let many = |_| TrainError::refused(format!("{ranks} ranks are too many"), "give --ranks N");
+    u32::try_from(ranks).map_err(many)
+}
+
 /// What `--ranks` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ranks {

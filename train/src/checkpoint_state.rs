@@ -4,10 +4,8 @@ use crate::adapted;
 use crate::prepared::Run;
 use crossweave_checkpoint::GENERATOR;
 use crossweave_engine::ScalerState;
+use crossweave_models::export::STACKED;
 use serde_json::{Value, json};
-
-/// The key that says that experts are written as stacks.
-pub const STACKED: &str = "stacked_experts";
 
 /// The state behind `step` steps, as the manifest of a checkpoint has it. Dropout and shuffles are drawn by counters, so a seed and a position are all the
 /// random state there is. A step that the loss scaler skipped is no update: it moves neither optimizer nor schedule.

@@ -1,13 +1,13 @@
 //! A checkpoint in other forms: for other ranks, or as a model in Hugging Face layout or adapters in PEFT's.
 
 use crate::companions::Companions;
-use crate::save;
 pub use crate::stored::Weights;
 use crate::stored::{floats, has_averages, parameters};
 use crate::surroundings::Caches;
 use crate::train_error::{Result, TrainError};
 use crate::{adapted, described, trained};
 use crossweave_checkpoint::{Checkpoint, Dtype, Proof, check_target, reshard};
+use crossweave_models::export::export;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -112,7 +112,7 @@ pub fn as_model(
     })?;
     match form.merge {
         true => merged(&from, out, &config, form, &extra)?,
-        false => save::export(&from, out, &config, form.dtype, (&extra, form.weights))?,
+        false => export(&from, out, &config, form.dtype, (&extra, form.weights))?,
     }
     Ok(Exported {
         from: from.path().to_path_buf(),

@@ -16,12 +16,9 @@
 //! ([`Trainer::plan`], [`Trainer::estimate`]) and how its ops are computed ([`Trainer::explain`]). [`Model`] opens what was trained.
 #![forbid(unsafe_code)]
 
-pub mod adapted;
 mod balance;
 mod breakdown;
 mod checkpoint_state;
-pub mod companions;
-pub mod described;
 mod ended;
 pub mod explore;
 pub mod exports;
@@ -42,7 +39,6 @@ mod prepared;
 mod rank;
 mod ready;
 mod record;
-mod remembered;
 mod resume;
 mod run;
 pub mod save;
@@ -53,25 +49,22 @@ mod shared_layers;
 pub mod source;
 mod split;
 pub mod start;
-pub mod stored;
 mod team;
 mod threads;
 mod trace;
-pub mod trained;
 mod trainer;
 
 pub use crossweave_data::DataSource;
 use crossweave_figures::layout;
 pub use crossweave_figures::{gradients, stages};
 pub use crossweave_job::error::{ConfigFault, ErrorCode};
-use crossweave_job::{
-    self as job, adapter, error as job_error, found, hub, model, stacks, tokens,
+use crossweave_job::{self as job, adapter, error as job_error, found, hub, model};
+pub use crossweave_models::{adapted, companions, described, stored, trained};
+pub use crossweave_team::{
+    backend, computes::Computes, events, layers, outputs, ranks, request, summary::Summary,
+    surroundings, train_error,
 };
 use crossweave_team::{computes, gate, processes, summary};
-pub use crossweave_team::{
-    backend, computes::Computes, events, layers, outputs, ranks, request, summary::Summary, surroundings,
-    train_error,
-};
 pub use ended::{EndCause, Ended};
 pub use events::{Event, Events, StepRecord};
 pub use figures::check::{Checked, SizesOfJob};

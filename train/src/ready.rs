@@ -5,16 +5,15 @@ use crate::backend::open_linked;
 use crate::folder::may_become;
 use crate::found::Found;
 use crate::job::open::{OpenCorpus, Opened, Reading, Reads};
-use crate::job::spec::compute_type;
 use crate::job::{Class, Job, spec};
-use crate::layout::Layout;
+use crate::layout::{Layout, sized};
 use crate::model::OwnUnits;
 use crate::surroundings::Caches;
 use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{PublicKey, SecretKey};
 use crossweave_config::Config;
 use crossweave_data::Remark;
-use crossweave_engine::{Engine, dry_run, rehearsal};
+use crossweave_engine::{Engine, rehearsal};
 use crossweave_hal::{CheckerState, HostServices, Plugin};
 
 /// A job, and how it lies on its ranks.
@@ -62,9 +61,7 @@ pub fn layout(
     let plugin = found.take(config, "run.backend", open_linked("null", host))?;
     let null = plugin.open(0).map_err(TrainError::from);
     let null = found.take(config, "run.backend", null)?;
-    let (compute, micro) = (compute_type(resolved.dtype), resolved.batch.micro);
-    let dry = dry_run(&null, &own, compute, micro, job.seq_len).map_err(TrainError::from);
-    let dry = found.take(config, "model", dry)?;
+    let dry = found.take(config, "model", sized(&null, job, &own))?;
     let layout = found.take(config, "mesh.pp", Layout::even(&null, job, dry))?;
     let offload = &resolved.settings.zero_optimization.offload_optimizer;
     let key = match offload {

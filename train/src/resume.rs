@@ -8,8 +8,9 @@ use crate::request::{Continued, Request};
 use crate::train_error::{Result, TrainError};
 use crate::{adapted, described};
 use crossweave_checkpoint::{Checkpoint, PublicKey, list};
-use crossweave_config::{Config, Resolved, may_change_on_resume};
+use crossweave_config::{Resolved, may_change_on_resume};
 use crossweave_data::Corpus;
+use crossweave_models::remembered;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -226,9 +227,9 @@ fn same_run(before: &Value, now: &Resolved, steps: u64, dir: &Path) -> Result<()
         ));
     }
     // Rates are compared themselves: many schedules take their length from run.steps.
-    let then = Config::load("config.json", before.to_string(), &[])
-        .and_then(|c| c.resolve(now.batch.ranks_of(before)));
-    let Ok(then) = then else { return Ok(()) };
+    let Some(then) = remembered::resolved(before) else {
+        return Ok(());
+    };
     let differs = (0..steps).find(|n| then.schedule.lr(*n) != now.schedule.lr(*n));
     if let Some(n) = differs {
         let before_steps = then.settings.run.steps.unwrap_or(0);
@@ -247,20 +248,6 @@ fn same_run(before: &Value, now: &Resolved, steps: u64, dir: &Path) -> Result<()
         ));
     }
     Ok(())
-}
-
-/// Ranks a resolved config was made for.
-trait RanksOf {
-    fn ranks_of(&self, settings: &Value) -> u64;
-}
-
-impl RanksOf for crossweave_config::Batch {
-    fn ranks_of(&self, settings: &Value) -> u64 {
-        let axis = |name: &str| settings["mesh"][name].as_u64();
-        let data = axis("dp").unwrap_or(self.ranks);
-        let others = ["pp", "tp"].map(|a| axis(a).unwrap_or(1).max(1));
-        others.into_iter().fold(data, u64::saturating_mul)
-    }
 }
 
 /// Keys whose values differ, those left out that may change: `(key, then, now)`.

@@ -8,7 +8,7 @@ use crate::events::{Closing, Event, Events};
 use crate::gate::Shared;
 use crate::gradients;
 use crate::prepared::Run;
-use crate::processes::Processes;
+use crate::processes::{Processes, ended};
 use crate::rank::{Answer, Order};
 use crate::request::Request;
 use crate::save::RankEnd;
@@ -32,16 +32,21 @@ use std::sync::{Arc, Weak};
 /// # Errors
 /// Everything that can go wrong with a run; see the crates' error types.
 pub fn run(request: &Request) -> Result<()> {
-    match Processes::join(request.ranks.as_ref(), &request.around, &request.events)? {
-        None => {
-            request.events.on(Event::Met(None));
-            run_here(request, None)
-        }
-        Some(p) => {
-            let result = run_here(request, Some(&p));
-            p.end(result)
-        }
+    let processes = met(request)?;
+    let result = run_here(request, processes.as_ref());
+    ended(processes, result)
+}
+
+/// Meets the other processes of a job, where it has any, and reports which ranks are here.
+///
+/// # Errors
+/// As [`Processes::join`].
+pub fn met(request: &Request) -> Result<Option<Processes>> {
+    let met = Processes::join(request.ranks.as_ref(), &request.around, &request.events)?;
+    if met.is_none() {
+        request.events.on(Event::Met(None));
     }
+    Ok(met)
 }
 
 /// Runs the ranks of this process.

@@ -11,7 +11,7 @@ use crate::job::spec::compute_type;
 use crate::origin::Origin;
 use crate::prepared::Run;
 use crate::processes::Processes;
-use crate::ranks::{LocalRanks, Ranks};
+use crate::ranks::{LocalRanks, Ranks, numbered};
 use crate::ready::{self, Ready};
 use crate::request::Request;
 use crate::resume;
@@ -23,7 +23,7 @@ use crossweave_data::{DataSpec, Remark};
 use crossweave_hal::abi::{
     CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout as TensorLayout, op,
 };
-use crossweave_hal::{DType, Device, HostServices, OpRequest};
+use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest};
 use crossweave_mesh::{IslandOrder, Islands};
 use crossweave_tensor::Decompositions;
 use serde::Deserialize;
@@ -52,9 +52,7 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
     let asked = processes.map(|p| p.process_map.world());
     let asked = asked.or(args.ranks.as_ref().map(Ranks::count));
     let count = config.ranks(asked.map(u64::from));
-    let ranks = u32::try_from(count).map_err(|_| {
-        TrainError::refused(format!("{count} ranks are too many"), "give --ranks N")
-    })?;
+    let ranks = numbered(count)?;
     // Contradictions are reported before text is turned into tokens; given batches bring sizes of their own, so they come first.
     if !matches!(config.settings.data, Some(Data::Tokens(_))) {
         config.resolve(count)?;
@@ -117,11 +115,7 @@ pub fn prepare(args: &Request, processes: Option<&Processes>, writes: bool) -> R
         Some(_) => None,
         None => islands_of(local_ranks.islands(), order),
     };
-    let carrier = match (processes, &islands) {
-        (Some(p), _) => Some(p.carrier.clone()),
-        (None, Some(_)) => Some(backend::bridge(&host)?),
-        (None, None) => None,
-    };
+    let carrier = carrier(processes, islands.as_ref(), &host)?;
     let speaks = processes.is_none_or(Processes::first);
     let trace = args.trace.as_deref().map(|t| TraceSpec::new(t, speaks));
     let trace = trace.transpose()?;
@@ -200,6 +194,21 @@ pub fn order(r: &Resolved) -> IslandOrder {
         ReduceOrder::Rank => IslandOrder::Rank,
         ReduceOrder::Plan => IslandOrder::Plan,
     }
+}
+
+/// What carries collectives between processes, or between the islands of this one; none where a back end's own reach all ranks.
+///
+/// # Errors
+/// A back end that refuses its configuration.
+pub fn carrier(
+    processes: Option<&Processes>,
+    islands: Option<&Islands>,
+    host: &HostServices,
+) -> Result<Option<Carrier>> {
+    if let Some(p) = processes {
+        return Ok(Some(p.carrier.clone()));
+    }
+    islands.map(|_| backend::bridge(host)).transpose()
 }
 
 /// The islands of a job, where it has more than one.

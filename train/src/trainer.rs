@@ -2,17 +2,17 @@
 //! same.
 
 use crate::backend::BackendChoice;
-use crate::events::{Event, Events, StepRecord, Unwatched};
+use crate::events::{Events, StepRecord, Unwatched};
 use crate::figures::check::{Checked, check};
 use crate::figures::estimate::{Estimate, Estimation, estimate_job};
 use crate::figures::explain::{Explained, PeakRates, explain};
 use crate::figures::plan::{Planned, Planning, plan};
 use crate::job_error::Placeable;
 use crate::model::OwnUnits;
-use crate::processes::Processes;
+use crate::processes::{Processes, ended};
 use crate::rank::{Answer, Order};
 use crate::request::{Continued, Request};
-use crate::run::Started;
+use crate::run::{Started, met};
 use crate::summary::Summary;
 use crate::surroundings::Surroundings;
 use crate::team::Team;
@@ -478,11 +478,7 @@ impl Trainer {
                     Ok(summary) => (Ok(()), summary),
                     Err(e) => (Err(e), None),
                 };
-                let end = match processes {
-                    Some(p) => p.end(end),
-                    None => end,
-                };
-                match end {
+                match ended(processes, end) {
                     // The process of rank 0 has the summary of a run that was asked to stop.
                     Ok(()) | Err(TrainError::Elsewhere { code: STOPPED }) => Ok(summary),
                     Err(e) => Err(e),
@@ -518,12 +514,8 @@ impl Trainer {
 
     fn begin(&mut self) -> Result<()> {
         self.described()?;
-        let request = &self.request;
-        let processes = Processes::join(request.ranks.as_ref(), &request.around, &request.events)?;
-        if processes.is_none() {
-            request.events.on(Event::Met(None));
-        }
-        match Started::begin(request, processes.as_ref()) {
+        let processes = met(&self.request)?;
+        match Started::begin(&self.request, processes.as_ref()) {
             Ok(job) => {
                 let done = job.run.resume.step;
                 self.state = State::Begun(Box::new(Begun {

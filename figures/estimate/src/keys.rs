@@ -1,7 +1,7 @@
 //! Keys and values over the ranks of `mesh.cp`, by the formulas of docs/context.md.
 
-use crossweave_config::{Recompute, Resolved};
 use crossweave_axes::Axis;
+use crossweave_config::{Recompute, Resolved};
 use crossweave_nn::desc::{Attention, Model};
 
 /// The traffic of keys and values over `mesh.cp`.

@@ -7,7 +7,7 @@ use crate::found::Found;
 use crate::job::open::OpenCorpus;
 use crate::job::spec::compute_type;
 use crate::job_error::{self, JobError};
-use crate::ranks::LocalRanks;
+use crate::ranks::{LocalRanks, numbered};
 use crate::ready::{Ready, keys, ready};
 use crate::request::Request;
 use crate::setup::{able, local_ranks};
@@ -82,9 +82,7 @@ pub fn check(request: &Request) -> Result<Checked> {
         found.take(&asked, "run", config.resolve(ranks));
     }
     let run = &asked.settings.run;
-    let count = u32::try_from(ranks).map_err(|_| {
-        TrainError::refused(format!("{ranks} ranks are too many"), "give --ranks N")
-    })?;
+    let count = numbered(ranks)?;
     let host = backend::host(&around.plugins, count, run.threads_per_rank, None);
     let devices = local_ranks(request, &asked, None, count, &host)
         .and_then(|local| Ok((first_devices(&local)?, local)));

@@ -9,14 +9,13 @@ use crate::backend::{self, host_device};
 use crate::computes::Computes;
 use crate::events::Events;
 use crate::gate::{Shared, StoreBoot};
-use crate::job::spec::compute_type;
 use crate::job::{Job, spec};
-use crate::layout::Layout;
+use crate::layout::{Layout, sized};
 use crate::model::Source;
 use crate::prepared::comm_timeout;
-use crate::processes::Processes;
+use crate::processes::{Processes, ended};
 use crate::rank::panicked;
-use crate::ranks::{LocalRanks, Ranks};
+use crate::ranks::{LocalRanks, Ranks, numbered};
 use crate::request::Request;
 use crate::start::start;
 use crate::surroundings::Surroundings;
@@ -26,9 +25,7 @@ use crate::{setup, shared_layers};
 use crossweave_config::{Config, Given};
 use crossweave_data::Remark;
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
-use crossweave_engine::{
-    Devices, Engine, Links, MicroBatch, RankSpec, StateKind, dry_run, prepare,
-};
+use crossweave_engine::{Devices, Engine, Links, MicroBatch, RankSpec, StateKind, prepare};
 use crossweave_hal::{Carrier, DType, HostServices};
 use crossweave_mesh::{Axis, Islands, Place};
 use crossweave_nn::Predicts;
@@ -81,10 +78,7 @@ pub fn probe_over(
         }
     };
     let end = catch_panic(here);
-    match processes {
-        Some(p) => p.end(end)?,
-        None => end?,
-    }
+    ended(processes, end)?;
     Ok(found)
 }
 
@@ -145,9 +139,7 @@ impl Probing {
         let asked = processes.map(|p| p.process_map.world());
         let asked = asked.or(request.ranks.as_ref().map(Ranks::count));
         let ranks = config.ranks(asked.map(u64::from));
-        let count = u32::try_from(ranks).map_err(|_| {
-            TrainError::refused(format!("{ranks} ranks are too many"), "give --ranks N")
-        })?;
+        let count = numbered(ranks)?;
         let Asked {
             source,
             inputs,
@@ -163,9 +155,7 @@ impl Probing {
         let host = backend::host(plugins, crowd, threads, store);
         let local_ranks = setup::local_ranks(request, &config, processes, count, &host)?;
         let null = backend::open_linked("null", &host)?.open(0)?;
-        let compute = compute_type(job.resolved.dtype);
-        let (micro, place) = (job.resolved.batch.micro, job.place(0));
-        let dry = dry_run(&null, &job.units(&place)?, compute, micro, job.seq_len)?;
+        let dry = sized(&null, &job, &job.units(&job.place(0))?)?;
         let layout = Layout::even(&null, &job, dry)?;
         layout.check_world(&job, &null)?;
         let order = setup::order(&job.resolved);
@@ -178,11 +168,7 @@ impl Probing {
             None => (own, setup::islands_of(local_ranks.islands(), order)),
         };
         shared_layers::check(&job, &computes)?;
-        let carrier = match (processes, &islands) {
-            (Some(p), _) => Some(p.carrier.clone()),
-            (None, Some(_)) => Some(backend::bridge(&host)?),
-            (None, None) => None,
-        };
+        let carrier = setup::carrier(processes, islands.as_ref(), &host)?;
         Ok(Probing {
             inputs,
             counts,

@@ -4,9 +4,9 @@
 use crate::job::optimizer;
 use crate::job_error::{JobError, Result};
 use crate::{adapter, remembered};
+use crossweave_axes::Place;
 use crossweave_checkpoint::{Checkpoint, MANIFEST, Manifest};
 use crossweave_config::Settings;
-use crossweave_mesh::Place;
 use crossweave_nn::lora::is_adapter;
 use crossweave_nn::{ModelSpec, units};
 use crossweave_tensor::{Group, ParamDecl};

@@ -4,10 +4,9 @@
 
 use crate::companions::Companions;
 use crate::hub::{self, Part};
-use crate::job::data_spec;
+use crate::job::{Caches, data_spec};
 use crate::job_error::{JobError, Result};
 use crate::model::{self, Source};
-use crate::surroundings::Caches;
 use crate::{adapted, adapter, described, tokens};
 use crossweave_checkpoint::{Checkpoint, CheckpointError, MANIFEST, Proof, list};
 use crossweave_config as config;

@@ -1,7 +1,7 @@
 //! What a checkpoint's manifest remembers beside the tensors and its model's `config.json`: the `adapter_config.json` that an export writes,
 //! and the learning rate.
 
-use crossweave_config::Config;
+use crossweave_config::{Config, Resolved};
 use crossweave_nn::{Lora, ModelSpec, written};
 use serde_json::{Value, json};
 
@@ -41,6 +41,12 @@ pub fn check_adapters(
     }
 }
 
+/// The config that a run has recorded, on the ranks that it was for; none where this build does not resolve it.
+pub fn resolved(settings: &Value) -> Option<Resolved> {
+    let config = Config::load("config.json", settings.to_string(), &[]).ok()?;
+    config.resolve(config.ranks(None)).ok()
+}
+
 /// Holds `state.scheduler.lr` against the schedule of `state.config`. A config that this build does not resolve has none.
 ///
 /// # Errors
@@ -50,9 +56,9 @@ pub fn check_rate(state: &Value) -> Result<(), String> {
     let (Some(updates), Some(lr)) = (updates.as_u64(), lr.as_f64()) else {
         return Ok(());
     };
-    let run = Config::load("config.json", state["config"].to_string(), &[])
-        .and_then(|c| c.resolve(c.ranks(None)));
-    let Ok(run) = run else { return Ok(()) };
+    let Some(run) = resolved(&state["config"]) else {
+        return Ok(());
+    };
     let own = run.schedule.lr(updates);
     // Both were written as text.
     match (own - lr).abs() <= 1e-9 * own.abs().max(lr.abs()) {
