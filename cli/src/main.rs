@@ -22,8 +22,6 @@ mod explains;
 mod explore;
 mod flight_page;
 mod generate;
-#[cfg(test)]
-mod listing;
 mod live;
 mod man;
 mod mesh;

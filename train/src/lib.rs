@@ -29,8 +29,6 @@ mod flows;
 mod folder;
 pub mod infer;
 mod inference;
-#[doc(hidden)]
-pub mod listed;
 mod metrics;
 mod origin;
 mod peak;
@@ -50,6 +48,8 @@ pub mod source;
 mod split;
 pub mod start;
 mod team;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod trace;
 mod trainer;

@@ -282,6 +282,7 @@ fn compare(path: &str, then: &Value, now: &Value, out: &mut Vec<(String, String,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crossweave_config::Config;
     use serde_json::json;
 
     fn keys(then: Value, now: Value) -> Vec<String> {
@@ -301,5 +302,28 @@ mod tests {
         assert!(keys(then.clone(), now).is_empty());
         let now = json!({"run": {"steps": 10, "seed": 2}, "mesh": {"dp": 1, "tp": 1}, "model": {"n_embd": 8}});
         assert_eq!(keys(then, now), ["model", "run.seed"]);
+    }
+
+    /// Rates of both are compared on the ranks of either, whatever axes these are on.
+    #[test]
+    fn another_length_is_another_schedule_on_every_mesh() {
+        let run = |mesh: &Value, steps: u64| {
+            let config = json!({
+                "model": {"family": "llama", "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "max_position_embeddings": 16},
+                "data": {"train": "none.txt", "tokenizer": "bytes"},
+                "run": {"steps": steps}, "mesh": mesh,
+                "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
+                "scheduler": {"type": "cosine", "params": {"min_lr": 1e-3}},
+            });
+            let config = Config::load("a.json", config.to_string(), &[]).unwrap();
+            config.resolve(4).unwrap()
+        };
+        for mesh in [json!({}), json!({"tp": 2}), json!({"cp": 2}), json!({"cp": 2, "tp": 2})] {
+            let before = serde_json::to_value(run(&mesh, 4).settings).unwrap();
+            let goes_on = |steps| same_run(&before, &run(&mesh, steps), steps, Path::new("a"));
+            goes_on(4).unwrap();
+            let e = goes_on(8).unwrap_err().to_string();
+            assert!(e.contains("the schedule depends on run.steps (4 then, 8 now)"), "{mesh}: {e}");
+        }
     }
 }

@@ -167,7 +167,7 @@ pub const CRATES: &[Crate] = &[
         name: "crossweave-cli", floor: 13,
         ours: &[TRAIN, HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, DATA, CHECKPOINT, CONFIG, JOB, REPORT, FILES, WORDS],
         theirs: &["clap_complete", "clap_mangen", "console", "clap", "ctrlc", "indicatif", "nix", "serde_json", "thiserror"],
-        dev: &[CLAIM, NN, TENSOR, TESTS, "safetensors", "sha2", "tempfile"],
+        dev: &[CLAIM, TESTS, "safetensors", "tempfile"],
     },
     Crate { name: TESTS, floor: 14, ours: ANY, theirs: ANY, dev: ANY },
     // Defects on purpose, for the conformance kit's own test.

@@ -1,4 +1,4 @@
-//! What a job gives its ranks, as text, for the listing that the command holds against (`cli/src/listing.rs`).
+//! What a job gives its ranks, as text, for the listing beside this.
 
 use crate::backend::open_linked;
 use crate::gate::Shared;

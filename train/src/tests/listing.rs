@@ -3,23 +3,21 @@
 //! of equal ranks.
 //!
 //! `tests/listing.txt` has a line for each config and layout, with a hash of each. Where a line differs, the whole texts of two builds show how:
-//! `CROSSWEAVE_LISTING=/some/folder cargo test --release -p crossweave-cli --bin crossweave listing` writes them, a file a line; `diff -r` compares.
+//! `CROSSWEAVE_LISTING=/some/folder cargo test --release -p crossweave --lib listing` writes them, a file a line; `diff -r` compares.
 //! `UPDATE_EXPECT=1` rewrites `tests/listing.txt`, for a change that means to give ranks something else. A config that a layout refuses has the
 //! hash of the message. Everything is planned on the null device, so that no line depends on the machine.
 
-use crate::asked;
+use super::listed::{self, begin};
 use crate::backend::BackendChoice;
-use crate::check::check;
-use crate::config_file;
+use crate::events::Unwatched;
+use crate::figures::check::check;
 use crate::ranks::Ranks;
-use crate::screen::Screen;
-use crate::surroundings::of_process;
-use crate::train::listed::{self, begin};
-use crate::train::{Continued, Lines, Request};
+use crate::surroundings::Surroundings;
 use crate::train_error::Result;
+use crate::{Continued, Lines, Request};
 use crossweave_files as files;
-use crossweave_job::Job;
 use crossweave_job::open::Opened;
+use crossweave_job::{Job, config_file};
 use crossweave_nn::{ModelSpec, units};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
@@ -253,7 +251,10 @@ impl Files {
         let local = |set: &&str| set.replace("TMP", &self.0.path().display().to_string());
         let several = ranks.contains(':');
         let config = self.0.path().join(config);
-        let screen = Arc::new(Screen::default());
+        let around = Surroundings {
+            scratch: std::env::temp_dir(),
+            ..Surroundings::default()
+        };
         Request {
             ranks: Some(Ranks::parse(ranks).unwrap()),
             backend: BackendChoice {
@@ -263,7 +264,7 @@ impl Files {
             sets: sets.iter().map(local).collect(),
             out: Some(self.0.path().join("out")),
             lines: Lines::Quiet,
-            ..Request::new(config, of_process().unwrap(), screen)
+            ..Request::new(config, around, Arc::new(Unwatched))
         }
     }
 
@@ -305,7 +306,11 @@ fn checked(args: &Request) -> Result<String> {
     check(&Request {
         sets,
         ranks: args.ranks.as_ref().map(|r| Ranks::Count(r.count())),
-        ..asked::of(&args.config, &args.around)
+        ..Request::new(
+            args.config.clone(),
+            args.around.clone(),
+            Arc::new(Unwatched),
+        )
     })?;
     Ok(String::new())
 }
