@@ -311,19 +311,27 @@ mod tests {
             let config = json!({
                 "model": {"family": "llama", "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "max_position_embeddings": 16},
                 "data": {"train": "none.txt", "tokenizer": "bytes"},
-                "run": {"steps": steps}, "mesh": mesh,
+                "run": {"steps": steps}, "mesh": mesh, "train_batch_size": 8,
                 "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
                 "scheduler": {"type": "cosine", "params": {"min_lr": 1e-3}},
             });
             let config = Config::load("a.json", config.to_string(), &[]).unwrap();
             config.resolve(4).unwrap()
         };
-        for mesh in [json!({}), json!({"tp": 2}), json!({"cp": 2}), json!({"cp": 2, "tp": 2})] {
+        for mesh in [
+            json!({}),
+            json!({"tp": 2}),
+            json!({"cp": 2}),
+            json!({"cp": 2, "tp": 2}),
+        ] {
             let before = serde_json::to_value(run(&mesh, 4).settings).unwrap();
             let goes_on = |steps| same_run(&before, &run(&mesh, steps), steps, Path::new("a"));
             goes_on(4).unwrap();
             let e = goes_on(8).unwrap_err().to_string();
-            assert!(e.contains("the schedule depends on run.steps (4 then, 8 now)"), "{mesh}: {e}");
+            assert!(
+                e.contains("the schedule depends on run.steps (4 then, 8 now)"),
+                "{mesh}: {e}"
+            );
         }
     }
 }
