@@ -3,10 +3,12 @@
 
 use crate::common::{with, world};
 use crossweave_engine::{dry_run, dry_run_with};
+use crossweave_family::{Family, families};
 use crossweave_hal::{DType, Device};
 use crossweave_mesh::{Axis, AxisSet, Place};
 use crossweave_nn::split::{check, sequence};
-use crossweave_nn::{Distill, Lora, ModelSpec, Targets, taught};
+use crossweave_nn::{Distill, Lora, ModelSpec, Predicts, Targets, taught};
+use crossweave_tensor::ops::pair;
 use crossweave_tensor::{Altered, Check, Distillation, UnitDecl, place_on};
 use serde_json::Value;
 use std::cell::Cell;
@@ -14,7 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 
-/// The models of the committed checkpoints, by their folders, of which two ranks can have equal parts.
+/// Tokens of a pair of texts.
+const PAIR: u64 = 6;
+
+/// The models of the committed checkpoints, by their folders, of which two ranks can have equal parts: with an image in each row where they see,
+/// and where they tell whether a text follows another, of such rows too.
 fn models() -> BTreeMap<String, ModelSpec> {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/oracles");
     let folders = std::fs::read_dir(all).unwrap().map(|f| f.unwrap());
@@ -22,10 +28,24 @@ fn models() -> BTreeMap<String, ModelSpec> {
         let name = f.file_name().into_string().unwrap();
         let text = std::fs::read_to_string(f.path().join("model/config.json")).ok()?;
         let config: Value = serde_json::from_str(&text).unwrap();
-        let spec = ModelSpec::from_hf(&config).unwrap();
+        let spec = ModelSpec::from_hf(&config).unwrap().seeing(1);
         check(spec.model(), 2).is_ok().then_some((name, spec))
     });
-    found.collect()
+    let each = found.flat_map(|(name, spec)| {
+        let answers = spec.model().head.pair.is_some();
+        let pairs = answers.then(|| (format!("{name} of pairs"), spec.pairing(PAIR, true)));
+        pairs.into_iter().chain([(name, spec)])
+    });
+    each.collect()
+}
+
+/// Asserts that there is a model of every family of the table for which `holds`, but for those with experts, which are whole on each rank.
+fn of_every_family(models: &BTreeMap<String, ModelSpec>, holds: impl Fn(&Family) -> bool) {
+    let cut: BTreeSet<&str> = models.values().map(|s| s.family().name).collect();
+    let all = families().filter(|f| f.tensors.stacks.is_empty() && holds(f));
+    let all: BTreeSet<&str> = all.map(|f| f.name).collect();
+    assert_eq!(cut, all);
+    assert!(all.len() > 30, "{all:?}");
 }
 
 /// The units of rank 0 of two, whole and beside adapters of every linear layer, with hidden states whole or cut by tokens.
@@ -50,6 +70,9 @@ fn both(spec: &ModelSpec, hidden_over: AxisSet) -> [Vec<UnitDecl>; 2] {
 /// Tokens of a row that the model reads.
 fn tokens(spec: &ModelSpec) -> u64 {
     let m = spec.model();
+    if m.stack.embed.kinds.is_some_and(|k| k.read > 0) {
+        return pair::tokens(PAIR)[1];
+    }
     let read = m.decoder.as_ref().map_or(0, |d| d.read);
     (m.positions.min(8) + read).max(read + 1)
 }
@@ -149,21 +172,7 @@ fn any_sum_that_is_missing_or_made_twice_is_named() {
         "sum of squares",
     ];
     assert_eq!(met.keys().copied().collect::<Vec<_>>(), ops, "{met:?}");
-    let families: BTreeSet<&str> = models.values().map(|s| s.family().name).collect();
-    for family in [
-        "bert",
-        "falcon",
-        "gemma3_text",
-        "gpt2",
-        "llama",
-        "llava",
-        "olmo2",
-        "qwen3",
-        "stablelm",
-        "t5",
-    ] {
-        assert!(families.contains(family), "{family} is not in {families:?}");
-    }
+    of_every_family(&models, |_| true);
 }
 
 /// Gathers and scatters of hidden states that are cut by tokens, with what of the sums is left.
@@ -171,6 +180,7 @@ fn any_sum_that_is_missing_or_made_twice_is_named() {
 fn any_gather_that_is_missing_or_made_twice_is_named() {
     let mut models = models();
     models.retain(|_, spec| sequence(spec.model(), 2, 0).is_ok());
+    of_every_family(&models, |f| f.predicts() != Predicts::Spans && !f.sees());
     let met = each_sum_is_named(&models, Axis::Tp.into());
     let ops = [
         "cross_entropy",

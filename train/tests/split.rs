@@ -13,7 +13,7 @@ fn train(s: &Scratch, config: &str, ranks: &str, sets: &[&str], out: &str) {
     s.job(config).ranks(ranks).sets(sets).run(out);
 }
 
-/// Losses of every step, and the trained model.
+/// Losses of every step, and the trained model or adapters.
 pub fn near(s: &Scratch, a: &str, b: &str, what: &str) {
     let [x, y] = [a, b].map(|run| losses(&s.path(run)));
     assert!(
@@ -25,7 +25,11 @@ pub fn near(s: &Scratch, a: &str, b: &str, what: &str) {
     for (x, y) in x.iter().zip(&y) {
         assert!((x - y).abs() <= 1e-4 * y.abs(), "{what}: {x} and {y}");
     }
-    let [x, y] = [a, b].map(|run| read(&s.path(run).join("model/model.safetensors")));
+    let [x, y] = [a, b].map(|run| {
+        let file = |name: &str| s.path(run).join("model").join(name);
+        let [adapters, model] = ["adapter_model.safetensors", "model.safetensors"].map(file);
+        read(if adapters.exists() { &adapters } else { &model })
+    });
     assert!(x.keys().eq(y.keys()));
     for (name, (.., y)) in &y {
         let top = y.iter().fold(0.05f64, |m, v| m.max(v.abs()));
