@@ -255,8 +255,14 @@ impl Walk<'_> {
                 .map(|f| f.key)
                 .collect();
             keys.sort_unstable();
-            self.listed = true;
-            format!("remove it; valid keys here: {}", keys.join(", "))
+            match keys.is_empty() {
+                // Keys here are other names of some elsewhere.
+                true => "remove it; `crossweave config explain` lists every key".into(),
+                false => {
+                    self.listed = true;
+                    format!("remove it; valid keys here: {}", keys.join(", "))
+                }
+            }
         };
         // DeepSpeed reads past keys it does not know at the top and in `checkpoint`. What is no misspelling is reported, not refused.
         let past = open && close.is_none();

@@ -30,7 +30,7 @@ const SEQUENCE_PARALLEL: Forms = Forms {
         },
     ],
     pick: |value| match value {
-        Json::Text(_) => Ok(0),
+        Json::Text(word) if word.eq_ignore_ascii_case("auto") => Ok(0),
         Json::Bool(_) => Ok(1),
         other => Err((
             format!("wanted \"auto\", true or false, got {}", other.describe()),

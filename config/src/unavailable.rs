@@ -186,6 +186,12 @@ pub(crate) fn without_effect(
             "set model.recompute to \"full\", or remove it",
         ),
         (
+            "mesh.sequence_parallel",
+            s.mesh.sequence_parallel == SequenceParallel::Set(true) && s.mesh.tp <= 1,
+            "has no effect: no ranks share layers (mesh.tp is 1)",
+            OFF,
+        ),
+        (
             "activation_checkpointing.partition_activations",
             s.activation_checkpointing.partition_activations
                 && (s.mesh.tp <= 1

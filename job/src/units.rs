@@ -2,7 +2,7 @@
 
 use crate::error::{JobError, Result};
 use crate::{Job, optimizer};
-use crossweave_config::SequenceParallel;
+use crossweave_config::{Recompute, SequenceParallel};
 use crossweave_mesh::{Axis, AxisSet, Place};
 use crossweave_nn::split::{SplitError, sequence};
 use crossweave_nn::still;
@@ -65,11 +65,9 @@ impl Job {
 
     /// Returns the sentence about kept inputs in parts where they are asked for and cut by tokens already.
     pub fn why_inputs_are_cut_already(&self) -> Option<String> {
-        let asked = self
-            .resolved
-            .settings
-            .activation_checkpointing
-            .partition_activations;
+        let keys = &self.resolved.settings.activation_checkpointing;
+        let recomputes = self.resolved.model.recompute() == Recompute::Full;
+        let asked = keys.partition_activations && recomputes;
         let cut = asked && self.cuts_tokens(&self.place(0)).unwrap_or(false);
         cut.then(|| {
             format!("activation_checkpointing.partition_activations has no effect: {KEY} has cut what is kept by tokens")

@@ -310,6 +310,29 @@ pub fn part_legend(t: Option<&StepTime>) -> String {
     legend(&PARTS.iter().map(one).collect::<Vec<_>>())
 }
 
+/// A sentence about the communication that nothing hides, by the axes of its groups.
+fn exposed(rows: &[(String, StepTime)]) -> String {
+    let some = rows.iter().filter(|(_, t)| !t.exposed_ms.is_empty());
+    let of_rank = |(label, t): &(String, StepTime)| {
+        let each = t.exposed_ms.iter();
+        let each: Vec<String> = each
+            .map(|(group, ms)| format!("{group} {}", millis(*ms)))
+            .collect();
+        format!("{label}: {}", each.join(", "))
+    };
+    let all: Vec<String> = some.map(of_rank).collect();
+    match all.is_empty() {
+        true => String::new(),
+        false => {
+            let text = format!(
+                "Exposed communication by the axes of its groups: {}.",
+                all.join("; ")
+            );
+            format!("<p>{}</p>", escape(&text))
+        }
+    }
+}
+
 fn times(run: &Run) -> String {
     if run.times.is_empty() {
         return match run.ranks {
@@ -337,6 +360,7 @@ fn times(run: &Run) -> String {
         .map(|(label, t)| step_bar(label.clone(), t))
         .collect();
     let note = straggler.map_or(String::new(), |s| format!("<p>{}</p>", escape(&s)));
+    let note = note + &exposed(&rows);
     let of = middle.steps;
     format!(
         "<section><figure><figcaption><b>Time of a step</b> <small>mean of {of} steps by the device's own events; communication and input count where \

@@ -267,6 +267,7 @@ fn time(compute: f64, communication: f64) -> StepTime {
         compute_ms: compute,
         optimizer_ms: 2.0,
         communication_ms: communication,
+        exposed_ms: [("dp".into(), communication - 1.0), ("tp".into(), 1.0)].into(),
         input_ms: 0.5,
         other_ms: 1.5,
     }
@@ -305,6 +306,7 @@ fn the_head_says_what_ran_and_markup_in_it_stays_text() {
         "<summary>All 2 keys with the values in force</summary>",
         "compute 81.6 %",
         "exposed communication 14.3 %",
+        "by the axes of its groups: rank 0: dp 13.0 ms, tp 1.00 ms.",
         "rank 0: planned",
         "7.50 kB, as planned",
     ] {

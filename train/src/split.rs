@@ -24,6 +24,8 @@ struct Seen {
     /// By lane: work of the plan's steps, and collectives within or between them.
     work: BTreeMap<String, Vec<(Kind, Stretch)>>,
     collectives: BTreeMap<String, Vec<Stretch>>,
+    /// The same by the axes of their groups.
+    groups: BTreeMap<String, Vec<Stretch>>,
     input: Vec<Stretch>,
 }
 
@@ -35,6 +37,8 @@ pub struct Split {
     /// Steps whose time holds more than a step: something else was done before them.
     broken: BTreeSet<u64>,
     sums: [Duration; 5],
+    /// Communication by the axes of its groups, while nothing else runs.
+    exposed: BTreeMap<String, Duration>,
     whole: Duration,
     steps: u64,
 }
@@ -47,6 +51,7 @@ impl Split {
             seen: BTreeMap::new(),
             broken: BTreeSet::new(),
             sums: [Duration::ZERO; 5],
+            exposed: BTreeMap::new(),
             whole: Duration::ZERO,
             steps: 0,
         }
@@ -64,10 +69,12 @@ impl Split {
             let stretch = (span.from, span.to);
             match &span.work {
                 Work::Host => {}
-                Work::Collective(_) => {
+                Work::Collective(c) => {
                     let seen = self.seen.entry(span.step).or_default();
                     let lane = seen.collectives.entry(span.lane.clone()).or_default();
                     lane.push(stretch);
+                    let group = seen.groups.entry(c.group.clone()).or_default();
+                    group.push(stretch);
                 }
                 Work::Step => {
                     let kind = match span.name.parse().ok().and_then(|op| part(&op)) {
@@ -119,6 +126,11 @@ impl Split {
             compute_ms: each(compute),
             optimizer_ms: each(optimizer),
             communication_ms: each(communication),
+            exposed_ms: self
+                .exposed
+                .iter()
+                .map(|(g, d)| (g.clone(), each(*d)))
+                .collect(),
             input_ms: each(input),
             other_ms: each(other),
         })
@@ -150,6 +162,12 @@ impl Split {
         for (sum, kind) in sums.iter_mut().zip(kinds) {
             let own = without(&within(kind), &taken);
             *sum = total(&own);
+            if kind == Kind::Communication {
+                let each = before.groups.iter().chain(&seen.groups);
+                for (group, time) in of_groups(&own, each, (from, to)) {
+                    *self.exposed.entry(group).or_default() += time;
+                }
+            }
             taken.extend(own);
             taken = union(taken);
         }
@@ -192,6 +210,26 @@ impl Seen {
         }
         all
     }
+}
+
+/// What of `left` calls of each group take, where a moment counts for the first group by name.
+fn of_groups<'a>(
+    left: &[Stretch],
+    calls: impl Iterator<Item = (&'a String, &'a Vec<Stretch>)>,
+    within: Stretch,
+) -> Vec<(String, Duration)> {
+    let mut groups: BTreeMap<&String, Vec<Stretch>> = BTreeMap::new();
+    for (group, own) in calls {
+        groups.entry(group).or_default().extend(own);
+    }
+    let mut left = left.to_vec();
+    let mut take = |(group, own): (&String, Vec<Stretch>)| {
+        let rest = without(&left, &clip(union(own), within));
+        let time = total(&left) - total(&rest);
+        left = rest;
+        (group.clone(), time)
+    };
+    groups.into_iter().map(&mut take).collect()
 }
 
 /// Sorted, and none touches another.
@@ -270,7 +308,7 @@ mod tests {
 
     fn span(step: u64, lane: &str, name: &str, from: u64, to: u64) -> Span {
         let collective = CollectiveWork {
-            group: "dp".into(),
+            group: if lane == "compute" { "tp" } else { "dp" }.into(),
             scope: "dp".into(),
             call: 0,
             bytes: 4,
@@ -335,6 +373,13 @@ mod tests {
             t.other_ms,
         ];
         assert_eq!((t.steps, t.step_ms), (3, 100.0));
+        // Of the 14 one prepares the reduction.
+        let exposed: Vec<_> = t
+            .exposed_ms
+            .iter()
+            .map(|(g, ms)| (g.as_str(), ms.round()))
+            .collect();
+        assert_eq!(exposed, [("dp", 9.0), ("tp", 4.0)]);
         for (got, want) in parts.into_iter().zip([50.0, 23.0, 14.0, 5.0, 8.0]) {
             assert!((got - want).abs() < 1e-9, "{parts:?}");
         }

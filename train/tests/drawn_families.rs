@@ -1,13 +1,13 @@
 //! Every family of the table as models that are drawn by a seed, with sizes, switches and weights, over two ranks that share layers: logits,
 //! loss and every gradient are those of one rank, tensor by tensor, with whole hidden states and with pieces of rows; or the model is refused
-//! by `mesh.tp`.
+//! by `mesh.tp`. A gradient that sums have cancelled nearly (keys' biases, whose true gradient is zero) may be as far as two roundings of the weights move it.
 //!
 //! A sample runs with the suite. `CROSSWEAVE_SEED=N` draws others, and the test that is ignored draws more:
 //! `cargo test --release -p crossweave --test suite drawn_families -- --ignored`.
 
 use crate::support::Scratch;
 use crate::support::open_json;
-use crate::support::oracles::{Raw, Tensors, cases, read, top, written};
+use crate::support::oracles::{Raw, Tensors, cases, raw, read, top, written};
 use crossweave_family::{COMPOSED, Dims, FAMILIES, Family, Key, Kind};
 use crossweave_hal::DType;
 use crossweave_nn::split::check;
@@ -15,9 +15,10 @@ use crossweave_nn::{ModelSpec, Predicts, units};
 use crossweave_tensor::Init;
 use safetensors::Dtype;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The norm of what a gradient is away from one rank's, over its own norm or, where that is more, a thousandth of the norm of all gradients.
+/// The largest distance of what two ranks find from what one rank finds, as [`far`] has it.
 const MOST: f64 = 2e-6;
 
 /// Numbers that follow from a seed (splitmix64).
@@ -81,6 +82,7 @@ fn drawn(d: &mut Dice, f: &'static Family) -> ModelSpec {
         r.width,
         r.heads,
         r.kv_heads,
+        r.mlp,
         r.positions,
         "vocab_size",
     ];
@@ -88,8 +90,11 @@ fn drawn(d: &mut Dice, f: &'static Family) -> ModelSpec {
     let kv: Vec<Value> = kv.map(Value::from).collect();
     let all = f.keys().filter(|k| !sizes.contains(&k.name));
     let all = all.map(|k| (k.name, others(k)));
-    for (key, values) in all.chain([(r.kv_heads, kv)]) {
-        if values.is_empty() || key != r.kv_heads && d.roll(3) > 0 {
+    // An MLP of a few places may give nearly nothing, which a norm behind it makes large with all its rounding.
+    let inner = [36, 40, 48, 33].map(Value::from).to_vec();
+    for (key, values) in all.chain([(r.kv_heads, kv), (r.mlp, inner)]) {
+        let drawn = [r.kv_heads, r.mlp].contains(&key) || d.roll(3) == 0;
+        if values.is_empty() || !drawn {
             continue;
         }
         let other = spec.with(key, d.of(&values));
@@ -100,13 +105,17 @@ fn drawn(d: &mut Dice, f: &'static Family) -> ModelSpec {
     ModelSpec::from_hf(&spec.hf_config()).unwrap()
 }
 
-/// A folder of the model, of which no weight is zero or one.
+/// A folder of the model, of which no weight is zero or one, and products are about as large as what they are made of.
 fn folder(d: &mut Dice, spec: &ModelSpec, path: &Path) {
     let mut all = Raw::new();
     for p in units(spec.model()).iter().flat_map(|u| &u.params) {
         let shape: Vec<usize> = p.shape.dims().iter().map(|n| *n as usize).collect();
         let base = if p.init == Init::Ones { 1.0 } else { 0.0 };
-        let values = (0..shape.iter().product()).map(|_| base + 0.3 * d.even());
+        let wide = match shape.len() {
+            1 => 0.3,
+            _ => 1.2 / (spec.model().width as f32).sqrt(),
+        };
+        let values = (0..shape.iter().product()).map(|_| base + wide * d.even());
         let bytes = values.flat_map(f32::to_le_bytes).collect();
         all.insert(p.name.clone(), (Dtype::F32, shape, bytes));
     }
@@ -138,12 +147,29 @@ fn inputs(d: &mut Dice, spec: &ModelSpec, path: &Path) {
     written(path, &all);
 }
 
+/// A folder of the same model whose weights are each at most one place of their last digit away.
+fn moved(model: &Path, to: &Path) {
+    let mut d = Dice(5);
+    let mut all = raw(&model.join("model.safetensors"));
+    for (_, _, bytes) in all.values_mut() {
+        for b in bytes.as_chunks_mut::<4>().0 {
+            let bits = f32::from_le_bytes(*b).to_bits();
+            let moved = bits.wrapping_add(d.of(&[0, 1, u32::MAX]));
+            *b = f32::from_bits(moved).to_le_bytes();
+        }
+    }
+    std::fs::create_dir_all(to).unwrap();
+    std::fs::copy(model.join("config.json"), to.join("config.json")).unwrap();
+    written(&to.join("model.safetensors"), &all);
+}
+
 fn norm(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().map(|x| x * x).sum::<f64>().sqrt()
 }
 
-/// What of two ranks' figures is too far from one rank's.
-fn far(two: &Tensors, one: &Tensors) -> Vec<String> {
+/// By the names of figures what others are away from one rank's: of gradients the norm of it, over that of one rank's or, where that is more, a
+/// thousandth of the norm of all gradients; of other figures the largest difference over the largest value.
+fn far(two: &Tensors, one: &Tensors) -> BTreeMap<String, f64> {
     assert!(two.keys().eq(one.keys()), "{:?}", two.keys());
     let grads = one.iter().filter(|(k, _)| k.starts_with("grad."));
     let all = norm(grads.flat_map(|(_, (.., g))| g.iter().copied()));
@@ -155,20 +181,32 @@ fn far(two: &Tensors, one: &Tensors) -> Vec<String> {
             true => (norm(apart()), norm(a.iter().copied()).max(1e-3 * all)),
             false => (apart().fold(0.0, |m: f64, x| m.max(x.abs())), top(a)),
         };
-        let most = MOST * of;
-        (far > most || far.is_nan()).then(|| format!("{key}: {:.1e}", far / of))
+        (key.clone(), far / of)
     };
-    one.iter().filter_map(tensor).collect()
+    one.iter().map(tensor).collect()
 }
 
 /// Scratch files of one model after the other.
 struct Models {
     s: Scratch,
     held: usize,
+    /// Figures that were compared, and those that only roundings explain.
+    figures: usize,
+    rounded: usize,
     faults: Vec<String>,
 }
 
 impl Models {
+    fn new() -> Models {
+        Models {
+            s: Scratch::new(),
+            held: 0,
+            figures: 0,
+            rounded: 0,
+            faults: vec![],
+        }
+    }
+
     /// Holds a model over two ranks against one rank; false where it is refused.
     fn hold(&mut self, what: &str, model: &Path, inputs: &Path) -> bool {
         let probed = self.s.probe(model, inputs, DType::F32, "one");
@@ -182,9 +220,26 @@ impl Models {
                 assert!(said.contains("mesh.tp"), "{what}: {said}");
                 return false;
             }
-            let found = far(&read(&self.s.path("two")), &one);
-            if !found.is_empty() {
-                self.faults.push(format!("{what}, {rows}: {found:?}"));
+            let mut found = far(&read(&self.s.path("two")), &one);
+            self.figures += found.len();
+            found.retain(|_, far| far.is_nan() || *far > MOST);
+            if found.is_empty() {
+                continue;
+            }
+            moved(model, &self.s.path("moved"));
+            let probed = self
+                .s
+                .probe(&self.s.path("moved"), inputs, DType::F32, "again");
+            probed.unwrap();
+            let rounding = far(&read(&self.s.path("again")), &one);
+            for (key, far) in found {
+                let own = rounding[&key];
+                let said = format!("{what}, {rows}: {key}: {far:.1e}, by roundings {own:.1e}");
+                println!("{said}");
+                match far <= 2.0 * own {
+                    true => self.rounded += 1,
+                    false => self.faults.push(said),
+                }
             }
         }
         self.held += 1;
@@ -204,12 +259,12 @@ impl Models {
         held
     }
 
-    /// Until `wanted` models of every family are held, of which three times as many are drawn at most.
+    /// Until `wanted` models of every family are held, of which six times as many are drawn at most.
     fn draw_all(&mut self, wanted: usize) {
         let first = std::env::var("CROSSWEAVE_SEED").ok();
         let first: u64 = first.map_or(1, |s| s.parse().expect("a number"));
         for f in FAMILIES {
-            let routed = f.tensors.stacks.len() > 0;
+            let routed = !f.tensors.stacks.is_empty();
             let seeds = (0..6 * wanted as u64).map(|k| first * 1000 + k);
             let held = match routed {
                 true => vec![],
@@ -217,7 +272,17 @@ impl Models {
             };
             assert!(routed || held.len() == wanted, "{f:?}: {held:?}");
         }
+        self.end();
+    }
+
+    fn end(&self) {
         assert!(self.faults.is_empty(), "{:#?}", self.faults);
+        let (some, all) = (self.rounded, self.figures);
+        println!(
+            "{} models, {all} figures, of which {some} move more by roundings",
+            self.held
+        );
+        assert!(some * 100 <= all, "{some} of {all} figures");
     }
 }
 
@@ -229,11 +294,7 @@ fn committed(f: &Family) -> Vec<PathBuf> {
 
 #[test]
 fn drawn_models_of_every_family_over_two_ranks_are_those_of_one() {
-    let mut m = Models {
-        s: Scratch::new(),
-        held: 0,
-        faults: vec![],
-    };
+    let mut m = Models::new();
     m.draw_all(1);
     // Files of experts are of another form than parameters, and images have rows of their own.
     let apart = FAMILIES.iter().filter(|f| !f.tensors.stacks.is_empty());
@@ -246,16 +307,12 @@ fn drawn_models_of_every_family_over_two_ranks_are_those_of_one() {
             assert_eq!(held, f.tensors.stacks.is_empty(), "{what}");
         }
     }
-    assert!(m.faults.is_empty(), "{:#?}", m.faults);
+    m.end();
 }
 
 #[test]
 #[ignore = "minutes: ten models of every family"]
 fn more_drawn_models_of_every_family_over_two_ranks_are_those_of_one() {
-    let mut m = Models {
-        s: Scratch::new(),
-        held: 0,
-        faults: vec![],
-    };
+    let mut m = Models::new();
     m.draw_all(10);
 }

@@ -218,20 +218,27 @@ fn parallel_layers_and_shared_heads_are_estimated_as_they_are_planned() {
             model("bert", json!({"intermediate_size": 256})),
         ),
     ] {
-        for (pieces, recompute) in [
-            (true, "none"),
-            (false, "none"),
-            (true, "full"),
-            (false, "full"),
+        let mut kept = vec![];
+        for (pieces, recompute, in_parts) in [
+            (true, "none", false),
+            (false, "none", false),
+            (true, "full", false),
+            (false, "full", false),
+            (false, "full", true),
+            (true, "full", true),
         ] {
             let mut model = model.clone();
             model["recompute"] = json!(recompute);
             let config = json!({"model": model, "data": {"train": "corpus/*.txt", "seq_len": 64}, "run": {"steps": 10},
                 "train_micro_batch_size_per_gpu": 2, "mesh": {"tp": 4, "sequence_parallel": pieces},
+                "activation_checkpointing": {"partition_activations": in_parts},
                 "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}});
             s.write("job.json", config.to_string());
             let e = s.estimate("job.json", Some(4), None);
             let p = s.job("job.json").ranks(4).plan();
+            if recompute == "full" {
+                kept.push(e["activations"]["bytes"].as_f64().expect("bytes"));
+            }
             let row = |v: &Value| -> Value {
                 let mut rows = v["traffic"].as_array().expect("rows").iter();
                 rows.find(|r| r["axis"] == "tp").expect("tp").clone()
@@ -247,9 +254,16 @@ fn parallel_layers_and_shared_heads_are_estimated_as_they_are_planned() {
                 got,
                 own as f64,
                 1e-6,
-                &format!("{name}, {pieces}, {recompute}"),
+                &format!("{name}, {pieces}, {recompute}, {in_parts}"),
             );
         }
+        // Of inputs in parts a rank keeps a quarter of whole ones, as of tokens that are cut: 2sbh, of four layers or what there are.
+        let [_, whole, parts, _] = kept[..] else {
+            panic!("{kept:?}")
+        };
+        let layers = model["num_hidden_layers"].as_u64().expect("layers");
+        let inputs = (layers * 2 * 64 * 2 * model["hidden_size"].as_u64().expect("a width")) as f64;
+        near(whole - parts, inputs * 3.0 / 4.0, 1e-6, name);
     }
 }
 

@@ -51,7 +51,10 @@ fn jobs() -> Vec<(&'static str, Value)> {
         ("muon", with(muon, None)),
         (
             "adafactor",
-            with(json!({"type": "Adafactor", "params": {"lr": 3e-3}}), None),
+            with(
+                json!({"type": "Adafactor", "params": {"lr": 3e-3, "relative_step": false}}),
+                None,
+            ),
         ),
     ]
 }

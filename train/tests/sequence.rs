@@ -151,6 +151,15 @@ fn what_cannot_be_cut_by_tokens_is_refused_or_runs_without() {
         "do not divide the 15 tokens",
         "make rows 16 tokens long",
     ]);
+    let job = s.job("config.json").ranks("2");
+    job.sets(&["mesh.tp=2", "mesh.sequence_parallel=\"yes\""])
+        .refused(&["mesh.sequence_parallel", "\"auto\", true or false"]);
+    let alone = s.job("config.json").ranks("1").steps(1);
+    let said = alone.set("mesh.sequence_parallel=true").run("alone").said;
+    assert!(
+        said.contains("mesh.sequence_parallel: has no effect"),
+        "{said}"
+    );
     train(&s, "1", &[&odd], "whole");
     let auto = ["mesh.tp=2", "mesh.sequence_parallel=\"auto\""];
     train(&s, "2", &[&odd, &auto], "auto");

@@ -202,7 +202,14 @@ impl Job {
         let cut = self.cuts_tokens;
         let once = activation_total(&shape, batch, tp, cut, keep);
         let more = part.in_flight.saturating_sub(1) * part.layers;
-        (once + more as f64 * activation_bytes(&shape, batch, tp, cut, keep)) as u64
+        let [whole, piece] = [cut, true].map(|cut| activation_bytes(&shape, batch, tp, cut, keep));
+        // Inputs that are kept in parts are as small as those of tokens that are cut; what is run again has all of them.
+        let in_parts = self.over_tp.as_ref().is_some_and(OverTp::is_in_parts);
+        let (each, saved) = match in_parts && keep == ActivationCase::Recompute {
+            true => (piece, (whole - piece) * part.layers as f64),
+            false => (whole, 0.0),
+        };
+        (once - saved + more as f64 * each) as u64
     }
 
     /// The part with the most bytes at the stage of the config, where nothing is off the device.

@@ -266,7 +266,8 @@ pub fn of_job(name: &str, job: Job, parts: Vec<Part>) -> Result<Subject> {
         cuts_tokens,
         over_tp: (resolved.mesh.length(Axis::Tp) > 1).then(|| {
             let tp = resolved.mesh.length(Axis::Tp).into();
-            let how = [cuts_tokens, source.lora.is_some()];
+            let in_parts = s.activation_checkpointing.partition_activations && !cuts_tokens;
+            let how = [cuts_tokens, source.lora.is_some(), in_parts];
             OverTp::of(source.spec.model(), tp, how)
         }),
         keys_over_cp: (resolved.mesh.length(Axis::Cp) > 1)

@@ -16,6 +16,8 @@ pub struct OverTp {
     vocabulary: bool,
     /// Hidden states between layers are cut by tokens.
     pieces: bool,
+    /// Layers whose whole inputs are kept in parts where they are recomputed.
+    in_parts: u64,
 }
 
 /// Elements that a rank sends for a micro-batch, for each of `(t-1)/t` elements of a hidden state or of a token.
@@ -34,8 +36,9 @@ pub struct Sent {
 }
 
 impl OverTp {
-    /// That of a model that `tp` ranks share. `pieces`: hidden states are cut by tokens; `adapted`: the last products of layers have adapters.
-    pub fn of(model: &Model, tp: u64, [pieces, adapted]: [bool; 2]) -> OverTp {
+    /// That of a model that `tp` ranks share. `pieces`: hidden states are cut by tokens; `adapted`: the last products of layers have adapters;
+    /// `in_parts`: inputs of what is recomputed are.
+    pub fn of(model: &Model, tp: u64, [pieces, adapted, in_parts]: [bool; 3]) -> OverTp {
         let decoder = model.decoder.iter().flat_map(|d| &d.layers);
         let layers = || model.stack.layers.iter().chain(decoder.clone());
         let each = layers().map(|l| of_layer(l, adapted));
@@ -48,7 +51,13 @@ impl OverTp {
             shared: shared.map(|a| 2 * a.kv_heads * a.head_dim).sum(),
             vocabulary: split::vocabulary(model, tp),
             pieces,
+            in_parts: if in_parts { layers().count() as u64 } else { 0 },
         }
+    }
+
+    /// Does a rank keep its part of the whole inputs of what is recomputed?
+    pub fn is_in_parts(&self) -> bool {
+        self.in_parts > 0
     }
 
     /// What a rank sends, where layers are `recomputed` or not. A sum of whole hidden states is two, and it comes for each result in the forward and for each input in the
@@ -70,11 +79,13 @@ impl OverTp {
             (false, true) => [1, 1 + again],
             (false, false) => [0, 0],
         };
+        // A rank gathers each input before the unit is run again.
+        let kept = if recomputed { self.in_parts } else { 0 };
         Sent {
-            layers: self.entries * entry + self.sums * sum,
+            layers: self.entries * entry + self.sums * sum + kept,
             shared: self.shared * (2 + u64::from(self.pieces) * again),
             table,
-            head,
+            head: head + kept.min(1),
             loss: u64::from(self.vocabulary) * (1 + again),
         }
     }
