@@ -16,7 +16,7 @@ pub struct StepTime {
     pub optimizer_ms: f64,
     /// Collectives and messages with what prepares them, waiting for other ranks included, while nothing of the above runs.
     pub communication_ms: f64,
-    /// Of these what calls over each group of ranks take, by the axes of the group; what is left prepares them. A moment of two groups counts for the
+    /// The share of each group of ranks in it, by the axes of the group; what is left prepares calls. A moment of two groups counts for the
     /// first by name.
     #[serde(default)]
     pub exposed_ms: BTreeMap<String, f64>,

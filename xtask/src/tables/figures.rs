@@ -58,7 +58,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-checkpoint", ceiling: 4310, why: "its own format, safetensors, Hugging Face folders and signatures" },
     Entry { place: "crossweave-cli", ceiling: 4050, why: "a file for each verb" },
     Entry { place: "crossweave-collectives", ceiling: 4250, why: "compositions, plans and their verification for every collective" },
-    Entry { place: "crossweave-config", ceiling: 8950, why: "one row of tables for each key of the config, with checks and docs" },
+    Entry { place: "crossweave-config", ceiling: 9000, why: "one row of tables for each key of the config, with checks and docs" },
     Entry { place: "crossweave-conform", ceiling: 21060, why: "one case for each duty of a plugin, families of trials for each dimension of what may go wrong, the references in double precision, and scorecards by families of cases" },
     Entry { place: "crossweave-data", ceiling: 9350, why: "every form in which people keep corpora and examples, rows told by content, pairs of texts too, which tokens of a conversation count, and what keeps a hostile one from filling the memory" },
     Entry { place: "crossweave-engine", ceiling: 4020, why: "the walk, blocks with what they exchange, what a rank is set up on, set-up, evaluation over ranks and stages, and what a run is watched by" },
