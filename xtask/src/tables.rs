@@ -136,7 +136,7 @@ pub const CRATES: &[Crate] = &[
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
     Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, CLAIM, FILES, WORDS], theirs: &["blake3", "ed25519-dalek", "getrandom", "half", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
     Crate { name: NN, floor: 7, ours: &[FAMILY, TENSOR], theirs: &["fancy-regex"], dev: &[] },
-    Crate { name: ENGINE, floor: 9, ours: &[HAL, MACHINE, MESH, OFFLOAD, STATE, STORE, PLAN, PLANNER, PROGRAM, TENSOR], theirs: &["serde"], dev: &[CPU, NULL, CHECKPOINT, NN, ZERO, "safetensors", "serde_json", "tempfile"] },
+    Crate { name: ENGINE, floor: 9, ours: &[HAL, MACHINE, MESH, OFFLOAD, STATE, STORE, PLAN, PLANNER, PROGRAM, TENSOR], theirs: &["serde"], dev: &[CPU, NULL, CHECKPOINT, FAMILY, NN, ZERO, "safetensors", "serde_json", "tempfile"] },
     // What a run records for its report, and the pages made of it: without any crate that runs one.
     Crate { name: REPORT, floor: 2, ours: &[FILES, WORDS], theirs: &["indicatif", "serde", "serde_json"], dev: &[] },
     // A config and the files it names, as values that ranks are made of: above what it opens and plans with, and without any device.
@@ -161,7 +161,7 @@ pub const CRATES: &[Crate] = &[
     Crate {
         name: TRAIN, floor: 12,
         ours: &[HAL, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, JOB, REPORT, TEAM, FIGURES, MODELS, FILES, WORDS],
-        theirs: &["serde", "serde_json", "tempfile"], dev: &[TESTS, "safetensors", "sha2"],
+        theirs: &["serde", "serde_json", "tempfile"], dev: &[FAMILY, TESTS, "safetensors", "sha2"],
     },
     Crate {
         name: "crossweave-cli", floor: 13,
