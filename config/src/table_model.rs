@@ -162,6 +162,12 @@ const MOE: Table = Table {
             "true",
             "the gates of a token are divided by their sum",
         ),
+        flag(
+            "residual",
+            "false",
+            "the MLP of a layer with experts stays beside them, and a softmax of a linear layer weighs both (Rajbhandari et al. 2022, PR-MoE)",
+        )
+        .words(&["use_residual"]),
         non_negative(
             "aux_loss_coef",
             "0.01",

@@ -24,6 +24,13 @@ fn sequence() -> ModelSpec {
     model("5,3", "sequence", [0.1, 0.01])
 }
 
+/// Layers of experts beside their MLPs.
+fn residual() -> ModelSpec {
+    let mut config = sequence().hf_config();
+    config["crossweave_moe"]["residual"] = true.into();
+    ModelSpec::from_hf(&config).unwrap()
+}
+
 /// Qwen3-MoE with one dense layer, whose losses go over all layers.
 fn qwen() -> ModelSpec {
     let config = json!({"model_type": "qwen3_moe", "vocab_size": 37, "hidden_size": 20, "intermediate_size": 27,
@@ -53,6 +60,7 @@ fn layouts_with_all_experts_on_each_rank_agree_to_the_bit() {
     let (w, dir) = (world(), tempfile::tempdir().unwrap());
     for (model, compute, dp) in [
         (sequence(), DType::F32, 2),
+        (residual(), DType::F32, 2),
         (qwen(), DType::F32, 1),
         (qwen(), DType::Bf16, 2),
     ] {

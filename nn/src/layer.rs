@@ -75,7 +75,13 @@ struct Mlp {
 /// The part of a layer behind attention.
 enum Feed {
     Mlp(Mlp),
-    Experts(Box<Experts>),
+    Experts(Box<Mixture>),
+}
+
+/// Experts, and what weighs them against the MLP that stays beside them (Rajbhandari et al. 2022, arXiv 2201.05596).
+struct Mixture {
+    experts: Experts,
+    beside: Option<(Mlp, Lin)>,
 }
 
 struct Layer {
@@ -129,7 +135,14 @@ fn declare(
             let (around, mlp) = &l.mlp;
             let dropout = l.inner_dropout;
             let feed = normed(&mut d, m.width, around, |d| match &l.experts {
-                Some(e) => Feed::Experts(Box::new(Experts::declare(d, m, e, residual))),
+                Some(e) => {
+                    let beside = e.beside.map(|weighs| {
+                        let own = declared_mlp(d, m.width, mlp, residual, dropout);
+                        (own, d.hidden_linear(weighs, [m.width, 2], d.std))
+                    });
+                    let experts = Experts::declare(d, m, e, residual);
+                    Feed::Experts(Box::new(Mixture { experts, beside }))
+                }
                 None => Feed::Mlp(declared_mlp(d, m.width, mlp, residual, dropout)),
             });
             Layer {
@@ -519,6 +532,27 @@ impl Mlp {
     }
 }
 
+impl Mixture {
+    fn run(
+        &self,
+        cx: &mut Cx<'_>,
+        adapters: &[Option<Adapter>],
+        x: Var,
+        flow: &mut Vec<Var>,
+    ) -> Result<Var> {
+        let y = self.experts.run(cx, x, flow)?;
+        let Some((mlp, weighs)) = &self.beside else {
+            return Ok(y);
+        };
+        let of = mlp.up.enter(cx, x)?;
+        let h = mlp.inner(cx, adapters, of)?;
+        let m = mlp.down.run(cx, adapters, h)?;
+        let parts = weighs.run(cx, adapters, x)?;
+        let parts = cx.softmax(parts)?;
+        cx.weigh(y, m, parts)
+    }
+}
+
 impl Layer {
     /// Returns the result of attention, and the stream that it is added to.
     fn attend(&self, cx: &mut Cx<'_>, x: Var, bias: Option<Var>) -> Result<[Var; 2]> {
@@ -540,7 +574,7 @@ impl Layer {
                 let h = mlp.inner(cx, &self.adapters, of)?;
                 mlp.down.run(cx, &self.adapters, h)?
             }
-            Feed::Experts(experts) => experts.run(cx, n, flow)?,
+            Feed::Experts(experts) => experts.run(cx, &self.adapters, n, flow)?,
         };
         self.added(cx, norms, [y, n, x])
     }
@@ -572,7 +606,7 @@ impl Layer {
             Feed::Mlp(mlp) => mlp,
             Feed::Experts(experts) => {
                 let n = Normed::maybe(of_feed.before, cx, seen)?;
-                let m = experts.run(cx, n, flow)?;
+                let m = experts.run(cx, &self.adapters, n, flow)?;
                 let [m, _] = self.added(cx, of_feed, [m, x, x])?;
                 let both = cx.add_into(y, m)?;
                 return cx.add_into(to, both);

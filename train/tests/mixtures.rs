@@ -131,7 +131,7 @@ fn any_family_of_decoders_takes_experts() {
             "gpt_neox",
             json!({"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20,
             "max_position_embeddings": 32}),
-            json!({"experts": 3}),
+            json!({"experts": 3, "residual": true}),
         ),
     ] {
         let mut model = json!({"family": family, "moe": moe});
@@ -167,6 +167,75 @@ fn any_family_of_decoders_takes_experts() {
         let plan = job.plan();
         assert!(plan.is_object());
     }
+}
+
+/// Experts beside an MLP (PR-MoE): where the weights of both say so, the logits are those of the model without experts, or of the experts alone.
+#[test]
+fn an_mlp_beside_experts_is_weighed_against_them() {
+    let s = Scratch::new();
+    let model = json!({"family": "llama", "vocab_size": 48, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "intermediate_size": 20, "max_position_embeddings": 32, "init": {"std": 0.3},
+        "moe": {"experts": "0,3", "top_k": 2, "residual": true}});
+    let job = s.job_of(config(model, 4));
+    job.clone().ranks(2).run("both");
+    let seen = losses(&s.path("both"));
+    assert!(seen[3] < seen[0], "{seen:?}");
+    let from = s.path("both").join("model");
+    // The folder with the biases of layer 1 as they are here, and with the keys and tensors that are left.
+    let made = |name: &str,
+                biases: Option<[f32; 2]>,
+                edit: &dyn Fn(&mut Value),
+                left: fn(&str) -> bool| {
+        copy_dir(&from, &s.path(name));
+        let file = s.path(name).join("model.safetensors");
+        let mut all = raw(&file);
+        if let Some(b) = biases {
+            let bias = all.get_mut("model.layers.1.moe.coefficient.bias").unwrap();
+            bias.2 = b.iter().flat_map(|x| x.to_le_bytes()).collect();
+        }
+        all.retain(|name, _| left(name));
+        written(&file, &all);
+        let file = s.path(name).join("config.json");
+        let mut keys = open_json(&file);
+        edit(&mut keys);
+        std::fs::write(file, keys.to_string()).unwrap();
+        let mut model = crossweave::Model::open(s.path(name)).unwrap();
+        model
+            .probe(&[(0..20).map(|i| i * 7 % 48).collect()])
+            .unwrap()
+            .values
+    };
+    let all = |_: &str| true;
+    let far = |a: &[f32], b: &[f32]| {
+        let each = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+        each.fold(0f32, f32::max)
+    };
+    let as_it_is = made("as-it-is", None, &|_| (), all);
+    let experts = made("experts", Some([200.0, -200.0]), &|_| (), all);
+    let mlp = made("mlp", Some([-200.0, 200.0]), &|_| (), all);
+    let alone = |keys: &mut Value| {
+        keys["crossweave_moe"]
+            .as_object_mut()
+            .unwrap()
+            .remove("residual")
+            .unwrap();
+    };
+    let dense = |keys: &mut Value| {
+        keys.as_object_mut()
+            .unwrap()
+            .remove("crossweave_moe")
+            .unwrap();
+    };
+    let only_experts = made("only-experts", None, &alone, |n| {
+        !n.contains("layers.1.mlp") && !n.contains("coefficient")
+    });
+    let only_mlp = made("only-mlp", None, &dense, |n| !n.contains(".moe."));
+    assert!(far(&experts, &only_experts) < 1e-5 && far(&mlp, &only_mlp) < 1e-5);
+    assert!(
+        far(&experts, &mlp) > 1e-2
+            && far(&as_it_is, &mlp) > 1e-3
+            && far(&as_it_is, &experts) > 1e-3
+    );
 }
 
 #[test]

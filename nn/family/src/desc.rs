@@ -364,6 +364,8 @@ pub struct Experts {
     pub width: u64,
     /// The activation.
     pub act: Act,
+    /// The linear layer `[2, width of the residual stream]` that weighs experts and the layer's MLP, where that stays beside them.
+    pub beside: Option<Linear>,
 }
 
 impl Experts {
@@ -636,10 +638,14 @@ impl Model {
             let cross = l
                 .cross
                 .map_or(0, |(_, c)| 4 * self.width * c.heads * c.head_dim);
+            let dense = (ups + 1) * self.width * m.width;
             let inner = match l.experts {
                 // Of its experts a token goes through some, and of the router through all of it.
-                Some(e) => e.weights(e.chosen, self.width) + e.count * self.width,
-                None => (ups + 1) * self.width * m.width,
+                Some(e) => {
+                    let routed = e.weights(e.chosen, self.width) + e.count * self.width;
+                    routed + e.beside.map_or(0, |_| dense + 2 * self.width)
+                }
+                None => dense,
             };
             self.width * (q + 2 * kv) + q * self.width + inner + cross
         };

@@ -1,7 +1,7 @@
 //! Experts in the place of the MLPs of a model whose family has none: how many each layer has, and how its routers learn. A `config.json` has them
 //! under a key of its own, which `transformers` does not know.
 
-use crate::desc::{Balance, Experts, Model, Tokens, Up};
+use crate::desc::{Balance, Experts, Linear, Model, Tokens, Up};
 use crate::keys::{ConfigError, bad};
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,9 @@ pub struct Moe {
     pub width: Option<u64>,
     /// The gates of a token are divided by their sum.
     pub normalize: bool,
+    /// The MLP of a layer with experts stays beside them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub residual: bool,
     /// Factor of the loss that is least where experts have equally many tokens.
     pub aux_loss_coef: f64,
     /// The tokens over which that loss is a mean.
@@ -135,6 +138,10 @@ impl Moe {
                 gated: !matches!(mlp.up, Up::Plain(_)),
                 width: self.width.unwrap_or(mlp.width),
                 act: mlp.act,
+                beside: self.residual.then_some(Linear {
+                    name: "moe.coefficient",
+                    bias: true,
+                }),
             });
         }
         m.balance = Some(Balance {

@@ -6,8 +6,10 @@
 //! [`super::balance`].
 
 use super::{OpNode, add};
+use crate::block::Function;
 use crate::env::Env;
 use crate::error::{Result, shape_error};
+use crate::spmd::Spmd;
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Run, Tensor};
 use crossweave_hal::DType;
@@ -311,6 +313,11 @@ impl Cx<'_> {
         Ok(out)
     }
 
+    /// `a p_0 + b p_1`, in f32 and rounded once, of two values of one shape `[.., d]` and the parts `p [.., 2]` that each row has of them.
+    pub fn weigh(&mut self, a: Var, b: Var, parts: Var) -> Result<Var> {
+        self.apply(Weighed, &[a, b, parts])
+    }
+
     /// The sum of what a token's experts have made of it, `y [n k, d]` in the order of experts, weighed by `gates [n, k]`: in f32 in the order in
     /// which they were chosen, in the shape of `like`.
     pub fn combine(&mut self, y: Var, gates: Var, routing: &Routing, like: Var) -> Result<Var> {
@@ -354,6 +361,66 @@ impl Cx<'_> {
         });
         Ok(result)
     }
+}
+
+/// What stays beside experts: `a p_0 + b p_1` of two values `[.., d]` and the parts `p [.., 2]` that each row has of them.
+struct Weighed;
+
+impl Function for Weighed {
+    fn forward(&mut self, env: &Env<'_>, ins: &[&Tensor]) -> Result<Tensor> {
+        let &[a, b, parts] = ins else {
+            return shape_error(format!("weighed: {} inputs", ins.len()));
+        };
+        if a.shape() != b.shape() || parts.numel() != 2 * a.shape().rows() {
+            return shape_error(format!("weighed: {a:?} and {b:?} by {parts:?}"));
+        }
+        let y = env.run.empty(*a.shape(), a.dtype())?;
+        let [p, q] = [0, 1].map(|i| part(a, parts, i));
+        map(env.run, &y.rows(), &[&a.rows(), &p, &b.rows(), &q], |x| {
+            x[0] * x[1] + x[2] * x[3]
+        })?;
+        Ok(y)
+    }
+
+    fn backward(
+        &self,
+        env: &Env<'_>,
+        ins: &[&Tensor],
+        dout: &Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
+        let (run, parts, dy) = (env.run, ins[2], dout.rows());
+        let [n, d] = [dy.shape().rows(), dy.shape().last()];
+        let dparts = run.empty([n, 2], DType::F32)?;
+        let mut all = vec![];
+        for (i, x) in ins[..2].iter().enumerate() {
+            let dx = run.empty(*x.shape(), x.dtype())?;
+            map(run, &dx.rows(), &[&dy, &part(x, parts, i as u64)], |x| {
+                x[0] * x[1]
+            })?;
+            let products = run.empty([n, d], DType::F32)?;
+            map(run, &products, &[&dy, &x.rows()], |x| x[0] * x[1])?;
+            let whole = run.empty([n, 1], DType::F32)?;
+            sum(run, &whole, &products, 1)?;
+            add::copy(env, &dparts.narrow(1, i as u64, 1), &whole)?;
+            all.push(Some(dx));
+        }
+        all.push(Some(
+            cast(run, &dparts, parts.dtype())?.view(*parts.shape()),
+        ));
+        Ok(all)
+    }
+
+    fn spmd(&self, ins: &[Spmd]) -> std::result::Result<Spmd, String> {
+        match ins.iter().all(|x| *x == ins[0]) {
+            true => Ok(ins[0]),
+            false => Err(format!("{ins:?} are not alike")),
+        }
+    }
+}
+
+/// The `i`-th part of each row, along the row of `x`.
+fn part(x: &Tensor, parts: &Tensor, i: u64) -> Tensor {
+    parts.strided([x.shape().rows(), x.shape().last()], &[2, 0], i)
 }
 
 /// Rows of tokens in the order of experts.

@@ -44,6 +44,18 @@ fn mixtures_and_their_routers_learn() {
         let [y, ..] = mixture(cx, h, 2, true)?;
         cx.add(h, y)
     });
+    // Beside a product of its input, against which a softmax of another weighs it.
+    let c = Case {
+        params: &[FIVE[0], FIVE[1], FIVE[2], &[4, 4], &[2, 4], &[2]],
+        ..c
+    };
+    lab.check("a mixture beside a product", &c, &|cx, x| {
+        let [y, ..] = mixture(cx, x[0], 2, true)?;
+        let m = cx.linear(x[0], p(3), None)?;
+        let parts = cx.linear(x[0], p(4), Some(p(5)))?;
+        let parts = cx.softmax(parts)?;
+        cx.weigh(y, m, parts)
+    });
 }
 
 #[test]

@@ -71,6 +71,7 @@ pub fn experts(
         gated: true,
         width,
         act: l.mlp.1.act,
+        beside: None,
     });
     Ok(())
 }
