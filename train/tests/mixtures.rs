@@ -176,10 +176,7 @@ fn an_mlp_beside_experts_is_weighed_against_them() {
     let model = json!({"family": "llama", "vocab_size": 48, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
         "intermediate_size": 20, "max_position_embeddings": 32, "init": {"std": 0.3},
         "moe": {"experts": "0,3", "top_k": 2, "residual": true}});
-    let job = s.job_of(config(model, 4));
-    job.clone().ranks(2).run("both");
-    let seen = losses(&s.path("both"));
-    assert!(seen[3] < seen[0], "{seen:?}");
+    s.job_of(config(model, 1)).run("both");
     let from = s.path("both").join("model");
     // The folder with the biases of layer 1 as they are here, and with the keys and tensors that are left.
     let made = |name: &str,
