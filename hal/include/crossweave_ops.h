@@ -28,6 +28,7 @@
 #define CW_FLAG_INTERLEAVED 16u
 #define CW_FLAG_DESCENDING 32u
 #define CW_FLAG_MASTER 64u
+#define CW_FLAG_IN_ROW 128u
 /* Error classes, with u = 2^-24: how far from the true result a plan's result may be. A plan states the class of
  * its op's row or a stricter one; of sums either order will do. A device whose arithmetic takes subnormal numbers
  * for 0 says so by the attribute `flush_subnormals`, text 1. EXACT: the bits of the true result; any NaN for a NaN. */
@@ -194,6 +195,12 @@ typedef struct cw_matmul_params {
   /* Factor of A B; 0 means 1. Neither the bias nor C has a factor. */
   double alpha;
 } cw_matmul_params;
+/* grouped_matmul_dw. */
+typedef struct cw_grouped_params {
+  uint32_t size;
+  /* CW_FLAG_ACCUM: dw is read and added to, before the one rounding; else it is only written. */
+  uint32_t flags;
+} cw_grouped_params;
 /* gather_rows, scatter_add_rows, embedding_fwd, embedding_bwd. */
 typedef struct cw_index_params {
   uint32_t size;
@@ -258,7 +265,7 @@ typedef struct cw_attention_params {
  * heads + h) * queries + i) * ceil(keys / 4) + j / 4, where i and j count in the row, not in the segment. */
 typedef struct cw_attention_ext_params {
   uint32_t size;
-  /* As in cw_attention_params. */
+  /* As in cw_attention_params. CW_FLAG_IN_ROW: mask and bias count in the row where there are cumulative lengths. */
   uint32_t flags;
   /* As in cw_attention_params. */
   double scale;
@@ -274,6 +281,14 @@ typedef struct cw_attention_ext_params {
   int64_t queries;
   /* Keys of the whole; 0: their own. */
   int64_t keys;
+  /* How many keys behind the last key the last query stands, for causal mask and window: query i stands at i + Tk -
+   * Tq + shift, of every segment where these count in segments. Queries that begin at a of a row, over keys that
+   * begin at c of it: a + Tq - c - Tk. Beyond 2^40 either way: INVALID. The bias does not move: it is that of these
+   * queries and keys. */
+  int64_t shift;
+  /* The number of key 0 in the whole, by which weights drop: j counts from it. INVALID below 0, and where first_key
+   * + Tk is beyond the keys of the whole. */
+  int64_t first_key;
 } cw_attention_ext_params;
 /* rope. With angle t of pair p: (a, b) becomes (a cos - b sin, a sin + b cos). Elements beyond R are copied. */
 typedef struct cw_rope_params {
@@ -518,15 +533,18 @@ typedef struct cw_program_dyn {
  * dropout > 0 a weight is kept when the word of its place is (as in `dropout`) and divided by 1 - dropout, else 0;
  * lse is of the weights before. cu_q [B,n+1], cu_k [B,n+1] (absent: cu_q, and Tq = Tk) are segments as in
  * attention_varlen_fwd: queries of segment s see keys of segment s, both counted from its begin for mask and bias;
- * a query of none has o = 0 and lse = -inf. Operands: o:out f, lse:out f32, q:in f, k:in f, v:in f, bias:in? f,
- * sinks:in? f, cu_q:in? i32, cu_k:in? i32. Params: cw_attention_ext_params; at launch cw_philox_dyn. Revision 1;
- * fused, the core can decompose it; error class 8. */
+ * a query of none has o = 0 and lse = -inf. Revision 2: parts of a row, by shift and first_key; with CW_FLAG_IN_ROW
+ * mask and bias count in the row as without segments, which say only who sees whom; o may be f32 over 16-bit q, k,
+ * v, and by lse such parts add up to the whole. What asks for nothing of it is of revision 1. Operands: o:out f,
+ * lse:out f32, q:in f, k:in f, v:in f, bias:in? f, sinks:in? f, cu_q:in? i32, cu_k:in? i32. Params:
+ * cw_attention_ext_params; at launch cw_philox_dyn. Revision 2; fused, the core can decompose it; error class 8. */
 #define CW_OP_ATTENTION_EXT_FWD 0x0134u
 /* attention_ext_bwd: Gradients of attention_ext_fwd, laid out as those of attention_bwd; dbias [H, Tq+Tk-1] and
- * dsinks [H] accumulate over the batch, in a fixed order. Operands: dq:out f, dk:out f, dv:out f, dbias:inout? f32,
- * dsinks:inout? f32, do:in f, o:in f, q:in f, k:in f, v:in f, lse:in f32, bias:in? f, sinks:in? f, cu_q:in? i32,
- * cu_k:in? i32. Params: cw_attention_ext_params; at launch cw_philox_dyn. Revision 1; fused, the core can decompose
- * it; error class 8. */
+ * dsinks [H] accumulate over the batch, in a fixed order. Revision 2: with o and lse of the whole row, gradients of
+ * a part are what it adds to those of the whole; dq, dk, dv may be f32 over 16-bit q, k, v, and so may do and o,
+ * each of them. Operands: dq:out f, dk:out f, dv:out f, dbias:inout? f32, dsinks:inout? f32, do:in f, o:in f, q:in
+ * f, k:in f, v:in f, lse:in f32, bias:in? f, sinks:in? f, cu_q:in? i32, cu_k:in? i32. Params:
+ * cw_attention_ext_params; at launch cw_philox_dyn. Revision 2; fused, the core can decompose it; error class 8. */
 #define CW_OP_ATTENTION_EXT_BWD 0x0135u
 /* activation_fwd: y = act(x): GELU_TANH x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), which is x/2 (1 + tanh(..)) and
  * does not cancel, GELU_ERF x/2 (1 + erf(x/sqrt 2)), SILU x sigmoid(x), RELU max(x, 0). Operands: y:out f, x:in f.

@@ -40,7 +40,7 @@ macro_rules! consts {
 /// Every constant of the table that is not an op id: `(name without CW_, value)`.
 pub fn op_constants() -> Vec<(&'static str, u64)> {
     [
-        consts!(op "": FLAG_ACCUM FLAG_HAS_IGNORE FLAG_CAUSAL FLAG_INVERSE FLAG_INTERLEAVED FLAG_DESCENDING FLAG_MASTER),
+        consts!(op "": FLAG_ACCUM FLAG_HAS_IGNORE FLAG_CAUSAL FLAG_INVERSE FLAG_INTERLEAVED FLAG_DESCENDING FLAG_MASTER FLAG_IN_ROW),
         consts!(op::class "CLASS_": EXACT CAST ROUNDED TRANSCENDENTAL SUM_SEQUENTIAL SUM_PAIRWISE MATMUL FUSED),
         consts!(op::unary "UNARY_": NEG ABS EXP LOG SQRT RSQRT TANH ERF SIGMOID SIN COS FLOOR),
         consts!(op::binary "BINARY_": ADD SUB MUL DIV MAX MIN POW),
@@ -78,7 +78,7 @@ fn documented() -> Vec<(ParamStruct, Meaning)> {
         };
     }
     let mut all: Vec<(ParamStruct, Meaning)> = regular!(NoParams FillParams IotaParams KindParams AxpbyParams ClampParams ReduceParams
-        DimParams MatmulParams IndexParams PhiloxParams PhiloxDyn NormParams XentParams AttentionParams AttentionExtParams RopeParams AdamwParams
+        DimParams MatmulParams GroupedParams IndexParams PhiloxParams PhiloxDyn NormParams XentParams AttentionParams AttentionExtParams RopeParams AdamwParams
         AdamwDyn DropoutParams ScaleDyn ProgramInst);
     // These two hold arrays, so they are written by hand in the table too.
     macro_rules! by_hand {

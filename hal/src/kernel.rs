@@ -367,7 +367,7 @@ fn native(device: &Device, r: &OpRequest) -> Result<Native> {
     let desc = abi::OpDesc {
         size: size_of::<abi::OpDesc>() as u32,
         op: r.id,
-        op_revision: op::spec(r.id).map_or(1, |s| s.revision),
+        op_revision: op::revision_of(r.id, &r.operands, &r.params),
         n_operands: r.operands.len() as u32,
         operands: r.operands.as_ptr(),
         params: r.params.as_ptr().cast(),

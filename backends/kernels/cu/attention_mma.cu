@@ -1,8 +1,8 @@
 // Attention on tensor cores (mma m16n8k16, from sm_80 on) for 16-bit storage. A block of four warps owns 64 rows, a warp sixteen; tiles of
 // the other side come in the background; scores and sums stay in registers, softmax is online in base 2. The backward has one owner for
-// every sum, so it is deterministic: blocks of keys walk the queries, blocks of queries walk the keys. The kernels take whole sequences and
-// packed ones (segments.h): a row of those meets the rows of its segment only, and a block walks from the begin of its first row's segment to
-// the end of its last row's.
+// every sum, so it is deterministic: blocks of keys walk the queries, blocks of queries walk the keys. The kernels take whole sequences,
+// packed ones (segments.h) and parts of rows (parts.h): a row of the latter two meets the rows of its segment only, and a block walks from the
+// begin of its first row's segment to the end of its last row's.
 
 struct AttentionArgs {
   char* o; float* lse; const char *q, *k, *v, *go; char *dq, *dk, *dv; float* delta; i64 os[3], qs[3], ks[3], vs[3], gos[3], dqs[3], dks[3], dvs[3],
@@ -11,18 +11,33 @@ struct AttentionArgs {
 
 #define CW_BLOCK 64
 
-// What packed sequences have besides; of whole ones a row meets all rows of the other side.
+// Whose segment is asked for: a query's or a key's. What is found is of the other side.
+struct Query { static const bool key = false; };
+struct Key { static const bool key = true; };
+
+// What packed sequences and parts of rows have besides; of whole ones a row meets all rows of the other side.
 CW_DEVICE i64 cw_tq(const AttentionArgs& a) { return (i64)a.tq; }
 CW_DEVICE i64 cw_tk(const AttentionArgs& a) { return (i64)a.tk; }
-CW_DEVICE void cw_span(const AttentionArgs&, u32, i64, int&, int&) {}
-CW_DEVICE void cw_common(const AttentionArgs&, u32, i64, int&, int&) {}
-CW_DEVICE void cw_narrow(const AttentionArgs&, u32, i64, i64&, i64&) {}
+// Query i stands at key i + this.
+CW_DEVICE i64 cw_ahead(const AttentionArgs& a) { return (i64)a.tk - (i64)a.tq; }
+// The begin of the tile of n rows in which row x is, where tiles begin at multiples; and where the rows end that a tile has: the last of all, or the
+// last that somebody meets.
+CW_DEVICE i64 cw_begin(const AttentionArgs&, i64 x, i64 n) { return x / n * n; }
+CW_DEVICE i64 cw_end(const AttentionArgs&, i64 all, i64) { return all; }
+CW_DEVICE bool cw_wide(const AttentionArgs&) { return false; }
+template <class S> CW_DEVICE void cw_span(const AttentionArgs&, S, u32, i64, int&, int&) {}
+template <class S> CW_DEVICE void cw_common(const AttentionArgs&, S, u32, i64, int&, int&) {}
+template <class S> CW_DEVICE void cw_narrow(const AttentionArgs&, S, u32, i64, i64&, i64&) {}
 CW_DEVICE bool cw_meets(const AttentionArgs&, int, int, i64, i64) { return true; }
 
 CW_DEVICE i64 cw_tq(const VarlenArgs& a) { return (i64)a.t; }
 CW_DEVICE i64 cw_tk(const VarlenArgs& a) { return (i64)a.t; }
+CW_DEVICE i64 cw_ahead(const VarlenArgs&) { return 0; }
+CW_DEVICE i64 cw_begin(const VarlenArgs&, i64 x, i64 n) { return x / n * n; }
+CW_DEVICE i64 cw_end(const VarlenArgs&, i64 all, i64) { return all; }
+CW_DEVICE bool cw_wide(const VarlenArgs&) { return false; }
 // The segment of position i of row b, empty where it has none.
-CW_DEVICE void cw_span(const VarlenArgs& a, u32 b, i64 i, int& from, int& to) {
+template <class S> CW_DEVICE void cw_span(const VarlenArgs& a, S, u32 b, i64 i, int& from, int& to) {
   Segment s;
   const bool there = i < (i64)a.t && cw_segment(a, b, i, s);
   from = there ? (int)s.lo : 0;
@@ -30,23 +45,58 @@ CW_DEVICE void cw_span(const VarlenArgs& a, u32 b, i64 i, int& from, int& to) {
 }
 CW_DEVICE i64 cw_block_end(const VarlenArgs& a, i64 t0) { return t0 + CW_BLOCK < (i64)a.t ? t0 + CW_BLOCK : (i64)a.t; }
 // The segment of all positions of the block from t0 on, empty where they have not one.
-CW_DEVICE void cw_common(const VarlenArgs& a, u32 b, i64 t0, int& from, int& to) {
-  cw_span(a, b, t0, from, to);
+template <class S> CW_DEVICE void cw_common(const VarlenArgs& a, S s, u32 b, i64 t0, int& from, int& to) {
+  cw_span(a, s, b, t0, from, to);
   if ((i64)to < cw_block_end(a, t0)) to = from;
 }
 // Rows lo..hi of the other side without those that no position of the block from t0 on can meet.
-CW_DEVICE void cw_narrow(const VarlenArgs& a, u32 b, i64 t0, i64& lo, i64& hi) {
+template <class S> CW_DEVICE void cw_narrow(const VarlenArgs& a, S s, u32 b, i64 t0, i64& lo, i64& hi) {
   const i64 last = cw_block_end(a, t0) - 1;
   int from, to;
-  cw_span(a, b, t0, from, to);
+  cw_span(a, s, b, t0, from, to);
   const i64 first = from == to ? t0 : (i64)from;
   if (first > lo) lo = first;
-  cw_span(a, b, last, from, to);
+  cw_span(a, s, b, last, from, to);
   const i64 end = from == to ? last + 1 : (i64)to;
   if (end < hi) hi = end;
 }
 // Do all of n rows from t on lie in from..to?
 CW_DEVICE bool cw_meets(const VarlenArgs&, int from, int to, i64 t, i64 n) { return t >= (i64)from && t + n <= (i64)to; }
+
+// Parts of rows whose positions count in the row. Tiles begin at the first row that somebody meets and end at the last: nobody reads another.
+CW_DEVICE i64 cw_tq(const ExtArgs& a) { return (i64)a.tq; }
+CW_DEVICE i64 cw_tk(const ExtArgs& a) { return (i64)a.tk; }
+CW_DEVICE i64 cw_ahead(const ExtArgs& a) { return (i64)a.tk - (i64)a.tq + a.shift; }
+CW_DEVICE i64 cw_begin(const ExtArgs&, i64 x, i64) { return x; }
+CW_DEVICE i64 cw_end(const ExtArgs&, i64, i64 met) { return met; }
+CW_DEVICE bool cw_wide(const ExtArgs& a) { return a.wide != 0; }
+template <class S> CW_DEVICE i64 cw_block_end(const ExtArgs& a, S, i64 t0) {
+  const i64 all = S::key ? (i64)a.tk : (i64)a.tq;
+  return t0 + CW_BLOCK < all ? t0 + CW_BLOCK : all;
+}
+template <class S> CW_DEVICE void cw_span(const ExtArgs& a, S s, u32 b, i64 i, int& from, int& to) {
+  Part p;
+  const bool there = i < cw_block_end(a, s, i) && cw_part(a, b, i, S::key, p);
+  from = there ? (int)(S::key ? p.qlo : p.klo) : 0;
+  to = there ? (int)(S::key ? p.qhi : p.khi) : 0;
+}
+template <class S> CW_DEVICE void cw_common(const ExtArgs& a, S s, u32 b, i64 t0, int& from, int& to) {
+  Part p;
+  cw_span(a, s, b, t0, from, to);
+  if (!cw_part(a, b, t0, S::key, p) || (S::key ? p.khi : p.qhi) < cw_block_end(a, s, t0)) to = from;
+}
+template <class S> CW_DEVICE void cw_narrow(const ExtArgs& a, S s, u32 b, i64 t0, i64& lo, i64& hi) {
+  Part p;
+  if (cw_part(a, b, t0, S::key, p)) {
+    const i64 first = S::key ? p.qlo : p.klo;
+    if (first > lo) lo = first;
+  }
+  if (cw_part(a, b, cw_block_end(a, s, t0) - 1, S::key, p)) {
+    const i64 end = S::key ? p.qhi : p.khi;
+    if (end < hi) hi = end;
+  }
+}
+CW_DEVICE bool cw_meets(const ExtArgs&, int from, int to, i64 t, i64 n) { return t >= (i64)from && t + n <= (i64)to; }
 
 template <class T> struct Core;
 template <> struct Core<bf16> {
@@ -71,6 +121,25 @@ template <int D> CW_DEVICE void cw_fetch(u16* to, const u16* from, i64 pitch, i6
   }
 }
 
+// A row of results times k, at element `at` of the operand, in its storage or in f32.
+template <class T, int D> CW_DEVICE void cw_put(bool wide, char* to, i64 at, const float (&o)[D / 8][4], int r, float k, int lane) {
+  u16* out = (u16*)to + at;
+  const bool pairs = ((u64)out & 3) == 0;
+  CW_UNROLL for (int n = 0; n < D / 8; n++) {
+    const int c = n * 8 + lane % 4 * 2;
+    if (wide) {
+      float* x = (float*)to + at + c;
+      x[0] = o[n][r * 2] * k;
+      x[1] = o[n][r * 2 + 1] * k;
+      continue;
+    }
+    u32 w = Core<T>::pack(o[n][r * 2] * k, o[n][r * 2 + 1] * k);
+    u16* p = out + c;
+    if (pairs) *(u32*)p = w;
+    else { p[0] = (u16)w; p[1] = (u16)(w >> 16); }
+  }
+}
+
 template <class T, int D, class A> CW_DEVICE void cw_attention_mma(const A& a) {
   CW_DYN_SHARED(u16, mem);
   const int P = D + 8;
@@ -82,22 +151,23 @@ template <class T, int D, class A> CW_DEVICE void cw_attention_mma(const A& a) {
   const u16* pq = (const u16*)a.q + b * a.qs[0] + h * a.qs[2];
   const u16* pk = (const u16*)a.k + b * a.ks[0] + hk * a.ks[2];
   const u16* pv = (const u16*)a.v + b * a.vs[0] + hk * a.vs[2];
-  const i64 shift = cw_tk(a) - cw_tq(a), first = i0 + shift, last = first + CW_BLOCK - 1;
+  const i64 first = i0 + cw_ahead(a), last = first + CW_BLOCK - 1;
   i64 hi = cw_tk(a), lo = 0;
   if (a.causal && last + 1 < hi) hi = last + 1 > 0 ? last + 1 : 0;
-  if (a.window > 0 && first - a.window + 1 > 0) lo = (first - a.window + 1) / CW_BLOCK * CW_BLOCK;
-  cw_narrow(a, b, i0, lo, hi);
+  if (a.window > 0 && first - a.window + 1 > 0) lo = cw_begin(a, first - a.window + 1, CW_BLOCK);
+  cw_narrow(a, Query(), b, i0, lo, hi);
   int all_from = 0, all_to = 0;
-  cw_common(a, b, i0, all_from, all_to);
+  cw_common(a, Query(), b, i0, all_from, all_to);
   int from[2];
   int to[2];
   CW_UNROLL for (int r = 0; r < 2; r++) {
     from[r] = to[r] = 0;
-    cw_span(a, b, i0 + warp * 16 + lane / 4 + r * 8, from[r], to[r]);
+    cw_span(a, Query(), b, i0 + warp * 16 + lane / 4 + r * 8, from[r], to[r]);
   }
 
   cw_fetch<D>(sq, pq, a.qs[1], i0, cw_tq(a));
-  if (lo < hi) cw_fetch<D>(sk, pk, a.ks[1], lo, cw_tk(a));
+  const i64 keys = cw_end(a, cw_tk(a), hi);
+  if (lo < hi) cw_fetch<D>(sk, pk, a.ks[1], lo, keys);
   cw_copy_commit();
   cw_copy_wait<0>();
   CW_SYNC();
@@ -113,7 +183,7 @@ template <class T, int D, class A> CW_DEVICE void cw_attention_mma(const A& a) {
   const float scale = a.scale * 1.44269504f;
 
   for (i64 j0 = lo; j0 < hi; j0 += CW_BLOCK) {
-    cw_fetch<D>(sv, pv, a.vs[1], j0, cw_tk(a));
+    cw_fetch<D>(sv, pv, a.vs[1], j0, keys);
     cw_copy_commit();
     float s[8][4];
     CW_UNROLL for (int n = 0; n < 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) s[n][e] = 0.0f;
@@ -128,7 +198,7 @@ template <class T, int D, class A> CW_DEVICE void cw_attention_mma(const A& a) {
       }
     CW_SYNC();
     bool more = j0 + CW_BLOCK < hi;
-    if (more) cw_fetch<D>(sk, pk, a.ks[1], j0 + CW_BLOCK, cw_tk(a));
+    if (more) cw_fetch<D>(sk, pk, a.ks[1], j0 + CW_BLOCK, keys);
     cw_copy_commit();
 
     // Rows lane / 4 and lane / 4 + 8 of the warp's sixteen.
@@ -186,14 +256,7 @@ template <class T, int D, class A> CW_DEVICE void cw_attention_mma(const A& a) {
     i64 i = i0 + warp * 16 + lane / 4 + r * 8;
     if (i >= cw_tq(a)) continue;
     float k = sum[r] == 0.0f ? 0.0f : 1.0f / sum[r];
-    u16* out = (u16*)a.o + b * a.os[0] + i * a.os[1] + h * a.os[2];
-    const bool pairs = ((u64)out & 3) == 0;
-    CW_UNROLL for (int n = 0; n < D / 8; n++) {
-      u32 w = Core<T>::pack(o[n][r * 2] * k, o[n][r * 2 + 1] * k);
-      u16* p = out + n * 8 + lane % 4 * 2;
-      if (pairs) *(u32*)p = w;
-      else { p[0] = (u16)w; p[1] = (u16)(w >> 16); }
-    }
+    cw_put<T, D>(cw_wide(a), a.o, b * a.os[0] + i * a.os[1] + h * a.os[2], o, r, k, lane);
     if (lane % 4 == 0) a.lse[b * a.ls[0] + h * a.ls[1] + i * a.ls[2]] = sum[r] == 0.0f ? -CW_INF : (top[r] + log2f(sum[r])) * 0.69314718f;
   }
 }
@@ -247,17 +310,8 @@ template <class T, int D, int N> CW_DEVICE void cw_by_columns(float (&o)[D / 8][
     }
   }
 }
-template <class T, int D> CW_DEVICE void cw_put(u16* out, const float (&o)[D / 8][4], int r, float k, int lane) {
-  const bool pairs = ((u64)out & 3) == 0;
-  CW_UNROLL for (int n = 0; n < D / 8; n++) {
-    u32 w = Core<T>::pack(o[n][r * 2] * k, o[n][r * 2 + 1] * k);
-    u16* p = out + n * 8 + lane % 4 * 2;
-    if (pairs) *(u32*)p = w;
-    else { p[0] = (u16)w; p[1] = (u16)(w >> 16); }
-  }
-}
 template <class A> CW_DEVICE bool cw_seen(const A& a, i64 i, i64 j) {
-  i64 at = i + cw_tk(a) - cw_tq(a);
+  i64 at = i + cw_ahead(a);
   return j < cw_tk(a) && (!a.causal || j <= at) && (a.window <= 0 || j > at - a.window);
 }
 
@@ -269,19 +323,20 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_keys(c
   float *sl = (float*)(sg + 2 * N * P), *sd = sl + 2 * N;
   const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
   const u32 hk = blockIdx.y % a.hkv, b = blockIdx.y / a.hkv, each = a.h / a.hkv;
-  const i64 j0 = (i64)blockIdx.x * CW_BLOCK, shift = cw_tk(a) - cw_tq(a);
-  i64 lo = a.causal && j0 - shift > 0 ? (j0 - shift) / N * N : 0, hi = cw_tq(a);
+  const i64 j0 = (i64)blockIdx.x * CW_BLOCK, shift = cw_ahead(a);
+  i64 lo = a.causal && j0 - shift > 0 ? cw_begin(a, j0 - shift, N) : 0, hi = cw_tq(a);
   if (a.window > 0 && j0 + CW_BLOCK - 1 + a.window - shift < hi) hi = j0 + CW_BLOCK - 1 + a.window - shift;
-  cw_narrow(a, b, j0, lo, hi);
+  cw_narrow(a, Key(), b, j0, lo, hi);
   int all_from = 0, all_to = 0;
-  cw_common(a, b, j0, all_from, all_to);
+  cw_common(a, Key(), b, j0, all_from, all_to);
   int from[2];
   int to[2];
   CW_UNROLL for (int r = 0; r < 2; r++) {
     from[r] = to[r] = 0;
-    cw_span(a, b, j0 + warp * 16 + lane / 4 + r * 8, from[r], to[r]);
+    cw_span(a, Key(), b, j0 + warp * 16 + lane / 4 + r * 8, from[r], to[r]);
   }
   const i64 tiles = hi > lo ? (hi - lo + N - 1) / N : 0, rounds = tiles * (i64)each;
+  const i64 queries = cw_end(a, cw_tq(a), hi);
   const float scale = a.scale * 1.44269504f;
 
   float dk[D / 8][4];
@@ -299,11 +354,11 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_keys(c
       const int stage = (int)((round + 1) & 1);
       const u32 h = hk * each + (u32)((round + 1) / tiles);
       const i64 i0 = lo + (round + 1) % tiles * N;
-      cw_fetch_rows<D, N>(sq + stage * N * P, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, cw_tq(a));
-      cw_fetch_rows<D, N>(sg + stage * N * P, (const u16*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, cw_tq(a));
+      cw_fetch_rows<D, N>(sq + stage * N * P, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, queries);
+      cw_fetch_rows<D, N>(sg + stage * N * P, (const u16*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, queries);
       if (threadIdx.x < N) {
         const i64 i = i0 + threadIdx.x;
-        const bool there = i < cw_tq(a);
+        const bool there = i < queries;
         // A query past the end has no probability anywhere.
         sl[stage * N + threadIdx.x] = there ? a.lse[b * a.ls[0] + h * a.ls[1] + i * a.ls[2]] * 1.44269504f : CW_INF;
         sd[stage * N + threadIdx.x] = there ? a.delta[((u64)b * a.h + h) * cw_tq(a) + i] : 0.0f;
@@ -335,8 +390,8 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_keys(c
   CW_UNROLL for (int r = 0; r < 2; r++) {
     const i64 j = j0 + warp * 16 + lane / 4 + r * 8;
     if (j >= cw_tk(a)) continue;
-    cw_put<T, D>((u16*)a.dk + b * a.dks[0] + j * a.dks[1] + hk * a.dks[2], dk, r, a.scale, lane);
-    cw_put<T, D>((u16*)a.dv + b * a.dvs[0] + j * a.dvs[1] + hk * a.dvs[2], dv, r, 1.0f, lane);
+    cw_put<T, D>(cw_wide(a), a.dk, b * a.dks[0] + j * a.dks[1] + hk * a.dks[2], dk, r, a.scale, lane);
+    cw_put<T, D>(cw_wide(a), a.dv, b * a.dvs[0] + j * a.dvs[1] + hk * a.dvs[2], dv, r, 1.0f, lane);
   }
 }
 
@@ -347,15 +402,16 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_querie
   u16 *sq = mem, *sg = sq + CW_BLOCK * P, *sk = sg + CW_BLOCK * P, *sv = sk + 2 * N * P;
   const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
   const u32 h = blockIdx.y % a.h, b = blockIdx.y / a.h, hk = h / (a.h / a.hkv);
-  const i64 i0 = (i64)(a.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * CW_BLOCK, first = i0 + cw_tk(a) - cw_tq(a), last = first + CW_BLOCK - 1;
-  i64 lo = a.window > 0 && first - a.window + 1 > 0 ? (first - a.window + 1) / N * N : 0, hi = cw_tk(a);
+  const i64 i0 = (i64)(a.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * CW_BLOCK, first = i0 + cw_ahead(a), last = first + CW_BLOCK - 1;
+  i64 lo = a.window > 0 && first - a.window + 1 > 0 ? cw_begin(a, first - a.window + 1, N) : 0, hi = cw_tk(a);
   if (a.causal && last + 1 < hi) hi = last + 1 > 0 ? last + 1 : 0;
-  cw_narrow(a, b, i0, lo, hi);
+  cw_narrow(a, Query(), b, i0, lo, hi);
   int all_from = 0, all_to = 0;
-  cw_common(a, b, i0, all_from, all_to);
+  cw_common(a, Query(), b, i0, all_from, all_to);
   int from[2];
   int to[2];
   const i64 rounds = hi > lo ? (hi - lo + N - 1) / N : 0;
+  const i64 keys = cw_end(a, cw_tk(a), hi);
   const float scale = a.scale * 1.44269504f;
   float lse[2];
   float delta[2];
@@ -365,7 +421,7 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_querie
     lse[r] = there ? a.lse[b * a.ls[0] + h * a.ls[1] + i * a.ls[2]] * 1.44269504f : CW_INF;
     delta[r] = there ? a.delta[((u64)b * a.h + h) * cw_tq(a) + i] : 0.0f;
     from[r] = to[r] = 0;
-    cw_span(a, b, i, from[r], to[r]);
+    cw_span(a, Query(), b, i, from[r], to[r]);
   }
 
   float dq[D / 8][4];
@@ -380,8 +436,8 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_querie
     if (round + 1 < rounds) {
       const int stage = (int)((round + 1) & 1);
       const i64 j0 = lo + (round + 1) * N;
-      cw_fetch_rows<D, N>(sk + stage * N * P, (const u16*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, cw_tk(a));
-      cw_fetch_rows<D, N>(sv + stage * N * P, (const u16*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, cw_tk(a));
+      cw_fetch_rows<D, N>(sk + stage * N * P, (const u16*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, keys);
+      cw_fetch_rows<D, N>(sv + stage * N * P, (const u16*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, keys);
     }
     cw_copy_commit();
     if (round < 0) continue;
@@ -404,6 +460,6 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_querie
   CW_UNROLL for (int r = 0; r < 2; r++) {
     const i64 i = i0 + warp * 16 + lane / 4 + r * 8;
     if (i >= cw_tq(a)) continue;
-    cw_put<T, D>((u16*)a.dq + b * a.dqs[0] + i * a.dqs[1] + h * a.dqs[2], dq, r, a.scale, lane);
+    cw_put<T, D>(cw_wide(a), a.dq, b * a.dqs[0] + i * a.dqs[1] + h * a.dqs[2], dq, r, a.scale, lane);
   }
 }

@@ -127,6 +127,15 @@ plain! {
         ks: [i64; 3], vs: [i64; 3], gos: [i64; 3], dqs: [i64; 3], dks: [i64; 3], dvs: [i64; 3], ls: [i64; 3], cs: [i64; 2], window: i64,
         n: u32, t: u32, h: u32, hkv: u32, d: u32, causal: u32, scale: f32, reserved: u32,
     }
+    /// Attention with everything on top, both directions: `n` cumulative lengths a row of queries and of keys, 0 without segments; `blocks` of
+    /// Philox a query of the whole; storages of bias and sinks as 0 for f32, 1 for bf16, 2 for f16; `wide` where results are f32.
+    ExtArgs "ExtArgs" {
+        o: u64, lse: u64, q: u64, k: u64, v: u64, go: u64, dq: u64, dk: u64, dv: u64, delta: u64, cu_q: u64, cu_k: u64, bias: u64, sinks: u64,
+        dsinks: u64, os: [i64; 3], qs: [i64; 3], ks: [i64; 3], vs: [i64; 3], gos: [i64; 3], dqs: [i64; 3], dks: [i64; 3], dvs: [i64; 3],
+        ls: [i64; 3], cqs: [i64; 2], cks: [i64; 2], bs: i64, ss: i64, dss: i64, window: i64, shift: i64, first_key: i64, heads: u64,
+        queries: u64, blocks: u64, dynamic: [u32; 8], n: u32, b: u32, tq: u32, tk: u32, h: u32, hkv: u32, d: u32, causal: u32, in_row: u32,
+        threshold: u32, bias_type: u32, sinks_type: u32, scale: f32, cap: f32, kept: f32, wide: u32,
+    }
 }
 
 fn check<T: Plain>(out: &mut String) {
@@ -186,8 +195,10 @@ pub(crate) fn checks(family: Family) -> String {
         Family::AttentionMma => {
             check::<AttentionArgs>(o);
             check::<VarlenArgs>(o);
+            check::<ExtArgs>(o);
         }
         Family::AttentionVarlen => check::<VarlenArgs>(o),
+        Family::AttentionExt => check::<ExtArgs>(o),
     }
     s
 }

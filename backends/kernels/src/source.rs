@@ -48,11 +48,12 @@ pub enum Family {
     AttentionMma,
     AttentionWgmma,
     AttentionVarlen,
+    AttentionExt,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 14] = [
+    pub const ALL: [Family; 15] = [
         Family::Point,
         Family::Copy,
         Family::Multi,
@@ -67,6 +68,7 @@ impl Family {
         Family::AttentionMma,
         Family::AttentionWgmma,
         Family::AttentionVarlen,
+        Family::AttentionExt,
     ];
 
     /// Name of the file, for messages and reports.
@@ -86,6 +88,7 @@ impl Family {
             Family::AttentionMma => "attention_mma",
             Family::AttentionWgmma => "attention_wgmma",
             Family::AttentionVarlen => "attention_varlen",
+            Family::AttentionExt => "attention_ext",
         }
     }
 
@@ -105,6 +108,7 @@ impl Family {
             Family::AttentionMma => include_str!("../cu/attention_mma.cu"),
             Family::AttentionWgmma => include_str!("../cu/attention_wgmma.cu"),
             Family::AttentionVarlen => include_str!("../cu/attention_varlen.cu"),
+            Family::AttentionExt => include_str!("../cu/attention_ext.cu"),
         }
     }
 }
@@ -178,7 +182,15 @@ pub fn source<'a>(
     if matches!(family, Family::AttentionMma | Family::AttentionVarlen) {
         s.push_str(include_str!("../cu/segments.h"));
     }
-    if matches!(family, Family::Attention | Family::AttentionVarlen) {
+    if matches!(family, Family::AttentionMma | Family::AttentionExt) {
+        s.push_str(include_str!("../cu/parts.h"));
+    }
+    let by_rows = [
+        Family::Attention,
+        Family::AttentionVarlen,
+        Family::AttentionExt,
+    ];
+    if by_rows.contains(&family) {
         s.push_str(include_str!("../cu/attention_rows.h"));
     }
     s.push_str(family.text());

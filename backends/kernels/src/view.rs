@@ -2,7 +2,8 @@
 
 use crate::args::{Dims, zero};
 pub(crate) use crossweave_plugin::operand::{
-    ARITHMETIC, F32, FLOATS, INDEX, WHOLE_BYTES, arity, flags, invalid, name, named, plan, refuse,
+    ARITHMETIC, F32, FLOATS, INDEX, WHOLE_BYTES, arity, arity_up_to, flags, invalid, name, named,
+    plan, refuse,
 };
 use crossweave_plugin::{DType, OpRequest, Result, operand};
 

@@ -6,6 +6,7 @@ mod common;
 #[path = "common/compiled.rs"]
 mod compiled;
 mod emulation;
+mod ext;
 #[path = "hip/main.rs"]
 mod hip;
 mod nvrtc;

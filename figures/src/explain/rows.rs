@@ -136,6 +136,24 @@ fn flops(r: &OpRequest) -> f64 {
             1.0
         }
     };
+    // Of parts of a row that stand elsewhere than at the last keys: what lies before the diagonal.
+    let part = |q: usize| {
+        let at = std::mem::offset_of!(op::AttentionExtParams, shift);
+        let shift = r.params.get(at..at + 8).map_or(0, |b| {
+            i64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
+        });
+        let (tq, tk, flagged) = (dim(q, 1), dim(q + 1, 1), causal(4));
+        if shift == 0 || flagged == 1.0 || tq * tk == 0.0 {
+            return flagged;
+        }
+        // Keys seen by all queries up to one that stands at x.
+        let before = |x: f64| {
+            let x = x.max(0.0);
+            x.min(tk) * (x - x.min(tk) / 2.0)
+        };
+        let last = tk + shift as f64;
+        (before(last) - before(last - tq)) / (tq * tk)
+    };
     match r.id {
         op::MATMUL => {
             let (c, a) = (&r.operands[0], &r.operands[1]);
@@ -146,14 +164,17 @@ fn flops(r: &OpRequest) -> f64 {
         op::GROUPED_MATMUL => 2.0 * dim(0, 0) * dim(0, 1) * dim(1, 1),
         op::GROUPED_MATMUL_DW => 2.0 * dim(1, 0) * dim(1, 1) * dim(2, 1),
         // q [B, Tq, H, D], k [B, Tk, ..]: two products forward, five backward. Of packed sequences the most there can be: one segment.
-        op::ATTENTION_FWD | op::ATTENTION_VARLEN_FWD | op::ATTENTION_EXT_FWD => {
+        op::ATTENTION_FWD | op::ATTENTION_VARLEN_FWD => {
             4.0 * dim(2, 0) * dim(2, 1) * dim(2, 2) * dim(2, 3) * dim(3, 1) * causal(4)
+        }
+        op::ATTENTION_EXT_FWD => {
+            4.0 * dim(2, 0) * dim(2, 1) * dim(2, 2) * dim(2, 3) * dim(3, 1) * part(2)
         }
         op::ATTENTION_BWD | op::ATTENTION_VARLEN_BWD => {
             10.0 * dim(5, 0) * dim(5, 1) * dim(5, 2) * dim(5, 3) * dim(6, 1) * causal(4)
         }
         op::ATTENTION_EXT_BWD => {
-            10.0 * dim(7, 0) * dim(7, 1) * dim(7, 2) * dim(7, 3) * dim(8, 1) * causal(4)
+            10.0 * dim(7, 0) * dim(7, 1) * dim(7, 2) * dim(7, 3) * dim(8, 1) * part(7)
         }
         _ => 0.0,
     }

@@ -215,7 +215,7 @@ impl<'a> OpRequest<'a> {
     ) -> OpRequest<'a> {
         OpRequest {
             id,
-            revision: 1,
+            revision: abi::op::revision_of(id, operands, params),
             operands,
             math_flags,
             params,

@@ -154,8 +154,17 @@ pub fn flags(o: &OpRequest<'_>, given: u32, known: u32) -> Result<()> {
     Ok(())
 }
 
-/// Checks how many operands there are.
+/// Checks how many operands there are, of an op in its first revision.
 pub fn arity(o: &OpRequest<'_>, n: std::ops::RangeInclusive<usize>) -> Result<()> {
+    arity_up_to(o, n, 1)
+}
+
+/// The same of an op that this back end has up to the revision `newest`.
+pub fn arity_up_to(
+    o: &OpRequest<'_>,
+    n: std::ops::RangeInclusive<usize>,
+    newest: u32,
+) -> Result<()> {
     if !n.contains(&o.operands.len()) {
         return invalid(
             o,
@@ -167,8 +176,11 @@ pub fn arity(o: &OpRequest<'_>, n: std::ops::RangeInclusive<usize>) -> Result<()
             ),
         );
     }
-    if o.revision != 1 {
-        return refuse(o, format!("revision {} (this backend knows 1)", o.revision));
+    if !(1..=newest).contains(&o.revision) {
+        return refuse(
+            o,
+            format!("revision {} (this backend knows {newest})", o.revision),
+        );
     }
     Ok(())
 }

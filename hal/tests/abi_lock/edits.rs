@@ -26,6 +26,15 @@ const MORE: &str = "cw_status (*topology)(cw_comm comm, void *out, uint64_t cap,
 const APPENDED: &str = "a struct that states its size grows at its end, with a new minor";
 pub const FREE: &str = "what is new is free";
 const REVISED: &str = "a new revision of the op";
+const MORE_PARAMS: (&str, &str) = (
+    "  int64_t first_key;\n",
+    "  int64_t first_key;\n  int64_t more;\n",
+);
+const EXT_FORWARD: (&str, &str) = (
+    "Params: cw_attention_ext_params; at launch cw_philox_dyn. Revision 2;",
+    "Params: cw_attention_ext_params; at launch cw_philox_dyn. Revision 3;",
+);
+const EXT_BACKWARD: (&str, &str) = EXT_FORWARD;
 
 const EDITS: &[Edit] = &[
     // Places.
@@ -465,6 +474,39 @@ const EDITS: &[Edit] = &[
             "Operands: y:out f, a:in f, b:in f. Params: cw_no_params. Revision 1;",
             "Operands: y:out f, a:in f, b:in f, c:in? f. Params: cw_no_params. Revision 2;",
         )],
+        Allowed(REVISED),
+    ),
+    (
+        "the parameters of two ops have a field more in new revisions of both",
+        &[MORE_PARAMS, EXT_FORWARD, EXT_BACKWARD],
+        Allowed(REVISED),
+    ),
+    (
+        "the parameters of two ops have a field more, and one has no new revision",
+        &[MORE_PARAMS, EXT_FORWARD],
+        Refused("CW_ABI_MINOR did not"),
+    ),
+    (
+        "a parameter of two ops means something else, and one has no new revision",
+        &[
+            (
+                "Soft cap of the scores, cap tanh(s / cap)",
+                "Soft cap of the scores, tanh(s / cap)",
+            ),
+            EXT_FORWARD,
+        ],
+        Refused("the contract of cw_attention_ext_params.cap changed"),
+    ),
+    (
+        "a parameter of two ops means something else in new revisions of both",
+        &[
+            (
+                "Soft cap of the scores, cap tanh(s / cap)",
+                "Soft cap of the scores, tanh(s / cap)",
+            ),
+            EXT_FORWARD,
+            EXT_BACKWARD,
+        ],
         Allowed(REVISED),
     ),
     (

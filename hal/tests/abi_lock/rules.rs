@@ -7,6 +7,7 @@
 //! | what a slot, field, constant, section or rule promises | a new minor; a line in `abi/editorial` when only its words change |
 //! | what a profile demands, more or less | a new minor |
 //! | an op's operands, modes, types, parameters, class or meaning | a new revision of the op |
+//! | a field behind the last one of an op's parameters, and what is said of these | a new revision of every op that has them |
 //! | a macro of a new name | free |
 //! | another flag or capability than a single bit, a type whose low byte is not its bits | never |
 //! | everything else: names, places, types, pointees, values, parameters' names, sizes of what lies in arrays, the manifest, macros, attributes, packing, linkage, other headers, assertions left out | never |
@@ -51,6 +52,19 @@ fn revision(signature: &str) -> u32 {
     n.and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
+/// Is this an op of a new revision, or a struct (or a field of it) that ops have as parameters, all of a new revision?
+fn is_revised(was: &BTreeMap<&str, &str>, is: &BTreeMap<&str, &str>, name: &str) -> bool {
+    let own = name.split_once('.').map_or(name, |(of, _)| of);
+    let has = |signature: &str| {
+        let words = signature.rsplit_once("Params: ").map_or("", |s| s.1);
+        words.split([' ', ';']).any(|w| w == own)
+    };
+    let of = was.iter().filter(|(op, s)| **op == own || has(s));
+    let newer = |op: &str, s: &str| is.get(op).is_some_and(|n| revision(n) > revision(s));
+    let each: Vec<bool> = of.map(|(op, s)| newer(op, s)).collect();
+    !each.is_empty() && each.iter().all(|n| *n)
+}
+
 /// What a new lock breaks of an old one; empty = only what the rules allow.
 pub fn violations(old: &[String], new: &[String], editorial: &Editorial) -> Vec<String> {
     let mut out = vec![];
@@ -72,8 +86,9 @@ pub fn violations(old: &[String], new: &[String], editorial: &Editorial) -> Vec<
     if minor(new) < minor(old) {
         out.push("CW_ABI_MINOR went down".into());
     }
-    grown(old, new, newer, &mut out);
     let (was, is) = (named(old, "op "), named(new, "op "));
+    let revised = |name: &str| is_revised(&was, &is, name);
+    grown(old, new, &|name| newer || revised(name), &mut out);
     for (name, signature) in &was {
         match is.get(name) {
             None => out.push(format!("gone: op {name}")),
@@ -89,11 +104,7 @@ pub fn violations(old: &[String], new: &[String], editorial: &Editorial) -> Vec<
     for name in both.into_iter().filter(|_| !said.is_empty()) {
         let there = declared(old, name) || !declared(new, name);
         let [a, b] = [said.get(name), says.get(name)].map(|d| d.copied().unwrap_or("-"));
-        let revised = match (was.get(name), is.get(name)) {
-            (Some(was), Some(is)) => revision(is) > revision(was),
-            _ => false,
-        };
-        if there && a != b && !newer && !revised && !only_words(editorial, name, a, b) {
+        if there && a != b && !newer && !revised(name) && !only_words(editorial, name, a, b) {
             out.push(format!(
                 "the contract of {name} changed: a new minor, or, when only its words do, `{name} {a} {b} WHY` in abi/editorial"
             ));
@@ -224,8 +235,8 @@ fn bits(new: &[String], out: &mut Vec<String>) {
     }
 }
 
-/// Structs may grow at their end, with a new minor.
-fn grown(old: &[String], new: &[String], newer: bool, out: &mut Vec<String>) {
+/// Structs may grow at their end, with a new minor or, where they are parameters, with new revisions of their ops.
+fn grown(old: &[String], new: &[String], newer: &dyn Fn(&str) -> bool, out: &mut Vec<String>) {
     let sizes = |lines: &[String]| -> BTreeMap<String, usize> {
         let sized = named(lines, "struct ");
         let of = sized
@@ -250,7 +261,7 @@ fn grown(old: &[String], new: &[String], newer: bool, out: &mut Vec<String>) {
         if let Some((s, at)) = field
             && let Some(end) = before.get(s)
         {
-            grew = true;
+            grew |= !newer(s);
             if at < *end {
                 out.push(format!(
                     "not appended: {line} lies inside the old {end} bytes"
@@ -258,7 +269,7 @@ fn grown(old: &[String], new: &[String], newer: bool, out: &mut Vec<String>) {
             }
         }
     }
-    if grew && !newer {
+    if grew {
         out.push("a struct grew and CW_ABI_MINOR did not".into());
     }
 }

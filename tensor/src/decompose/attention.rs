@@ -17,7 +17,12 @@ pub(super) struct Shape {
     pub scale: f64,
     causal: bool,
     window: i64,
+    /// How many keys behind the last key the last query stands.
+    pub shift: i64,
 }
+
+/// Further than any two positions that f32 counts.
+const FURTHEST: i64 = 1 << 25;
 
 impl Shape {
     fn new(g: &Given<'_>, q: &View, k: &View) -> Option<Shape> {
@@ -45,6 +50,7 @@ impl Shape {
             scale,
             causal,
             window,
+            shift: 0,
         })
     }
     /// `[B, T, H, D]` as dense f32 `[B H, T, D]`.
@@ -93,9 +99,14 @@ impl Shape {
     /// 1 where a query may not see a key, by their [`Shape::places`]; `None` without a mask.
     pub fn hidden<'p>(&self, at: &[Ex<'p>]) -> Option<Ex<'p>> {
         let (i, j) = (at[0], at[1]);
-        let later = self.causal.then(|| i.less(j));
-        // j <= i - window
-        let gone = (self.window > 0).then(|| (j + self.window as f32).less(i + 1.0));
+        let from = |keys: i64| match keys.clamp(-FURTHEST, FURTHEST) {
+            0 => i,
+            n => i + n as f32,
+        };
+        let later = self.causal.then(|| from(self.shift).less(j));
+        // j <= i + shift - window
+        let first = self.shift.saturating_sub(self.window).saturating_add(1);
+        let gone = (self.window > 0).then(|| j.less(from(first)));
         let apart = at.get(2..4).map(|s| s[0].less(s[1]).max(s[1].less(s[0])));
         let masks = [later, gone, apart];
         masks.into_iter().flatten().reduce(|a, b| a.max(b))

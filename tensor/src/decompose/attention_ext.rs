@@ -2,7 +2,7 @@
 //! whose queries and keys may be of different numbers.
 
 use super::attention::{Shape, by_heads, transposed};
-use super::build::{Build, Given, View};
+use super::build::{Build, Given, View, read};
 use crossweave_hal::abi::op::{self, reduce::MAX, reduce::SUM};
 use crossweave_hal::{DType, OpRequest, Recipe};
 use std::sync::Arc;
@@ -84,8 +84,13 @@ impl<'a> Ext<'a> {
     /// Operands `bias`, `sinks`, `cu_q`, `cu_k` from `at` on.
     fn new(b: &'a mut Build, g: &Given<'_>, q: &View, k: &View, at: usize) -> Option<Ext<'a>> {
         let p: op::AttentionExtParams = g.params()?;
-        let s = Shape::of(p.flags, p.scale, p.window, q, k)?;
-        let fits = (0.0..1.0).contains(&p.dropout)
+        let mut s = Shape::of(p.flags, p.scale, p.window, q, k)?;
+        s.shift = p.shift;
+        let keys = if p.keys == 0 { s.tk as i64 } else { p.keys };
+        let fits = p.flags & !(op::FLAG_CAUSAL | op::FLAG_IN_ROW) == 0
+            && p.shift.unsigned_abs() <= 1 << 40
+            && (0..=keys - s.tk as i64).contains(&p.first_key)
+            && (0.0..1.0).contains(&p.dropout)
             && p.cap >= 0.0
             && p.cap.is_finite()
             && [(p.heads, s.h), (p.queries, s.tq), (p.keys, s.tk)]
@@ -127,44 +132,53 @@ impl<'a> Ext<'a> {
     fn places(&mut self) -> Places {
         let (s, b) = (&self.s, &mut *self.b);
         let (i, j) = (b.count(DType::F32, s.tq), b.count(DType::F32, s.tk));
-        let Some([cu_q, cu_k]) = &self.cu else {
-            let shift = s.tk as f32 - s.tq as f32;
-            let at = b.new_map(&[s.tq], &[&i], |v| v[0] + shift);
-            return Places {
+        let in_row = |b: &mut Build, segments: Option<[View; 2]>| {
+            let apart = s.tk as f32 - s.tq as f32;
+            let at = b.new_map(&[s.tq], &[&i], |v| v[0] + apart);
+            Places {
                 at: at.reshape(&[1, 1, s.tq, 1]),
                 query: i.reshape(&[1, 1, s.tq, 1]),
                 key: j.reshape(&[1, 1, 1, s.tk]),
-                segments: None,
-            };
+                segments,
+            }
+        };
+        let Some([cu_q, cu_k]) = &self.cu else {
+            return in_row(b, None);
         };
         let last = cu_q.shape[1] as f32;
         let of_q = numbers(b, cu_q, s.tq);
         let of_k = numbers(b, cu_k, s.tk);
-        let [begin, end] = ends(b, cu_q, &of_q);
-        let [first, past] = ends(b, cu_k, &of_q);
-        let [k_begin, _] = ends(b, cu_k, &of_k);
         let (wide, tall) = ([s.b, s.tq], [s.b, s.tk]);
-        let at = b.new_map(&wide, &[&i, &end, &first, &past], |v| {
-            v[0] - v[1] + (v[3] - v[2])
-        });
-        let query = b.new_map(&wide, &[&i, &begin], |v| v[0] - v[1]);
-        let key = b.new_map(&tall, &[&j, &k_begin], |v| v[0] - v[1]);
-        let named = [(of_q, wide, -1.0), (of_k, tall, -2.0)].map(|(n, shape, nowhere)| {
-            let n = b.f32(&n);
-            b.new_map(&shape, &[&n], |v| {
+        let (col, row) = ([s.b, 1, s.tq, 1], [s.b, 1, 1, s.tk]);
+        let mut named = |n: &View, shape: &[u64; 2], nowhere: f32| {
+            let n = b.f32(n);
+            b.new_map(shape, &[&n], |v| {
                 let (n, nowhere) = (v[0], v[0].lit(nowhere));
                 // Before the first length, or at the last or behind it.
                 let outside = n.less(n.lit(0.5)).max(n.lit(last - 0.5).less(n));
                 outside.choose(nowhere, n)
             })
+        };
+        let segments = [
+            named(&of_q, &wide, -1.0).reshape(&col),
+            named(&of_k, &tall, -2.0).reshape(&row),
+        ];
+        if self.p.flags & op::FLAG_IN_ROW != 0 {
+            return in_row(b, Some(segments));
+        }
+        let [begin, end] = ends(b, cu_q, &of_q);
+        let [first, past] = ends(b, cu_k, &of_q);
+        let [k_begin, _] = ends(b, cu_k, &of_k);
+        let at = b.new_map(&wide, &[&i, &end, &first, &past], |v| {
+            v[0] - v[1] + (v[3] - v[2])
         });
-        let (col, row) = ([s.b, 1, s.tq, 1], [s.b, 1, 1, s.tk]);
-        let [of_q, of_k] = named;
+        let query = b.new_map(&wide, &[&i, &begin], |v| v[0] - v[1]);
+        let key = b.new_map(&tall, &[&j, &k_begin], |v| v[0] - v[1]);
         Places {
             at: at.reshape(&col),
             query: query.reshape(&col),
             key: key.reshape(&row),
-            segments: Some([of_q.reshape(&col), of_k.reshape(&row)]),
+            segments: Some(segments),
         }
     }
 
@@ -230,20 +244,35 @@ impl<'a> Ext<'a> {
             whole(self.p.queries, self.s.tq),
         );
         let keys = whole(self.p.keys, self.s.tk).next_multiple_of(4);
-        let u = self.b.temp(DType::F32, &[self.s.b, heads, queries, keys]);
+        let [b, h, tq, tk] = self.scores();
+        let u = self.b.temp(DType::F32, &[b, h, tq, keys]);
         let uniform = op::PhiloxParams {
             kind: op::philox::UNIFORM,
             lo: 0.0,
             hi: 1.0,
             ..Default::default()
         };
-        let dynamic = Some(Arc::new(|d: &[u8]| d.to_vec()) as _);
-        self.b
-            .op(op::PHILOX, uniform.as_bytes(), &[Some(&u)], dynamic);
-        let u = u
-            .narrow(1, self.s.h)
-            .narrow(2, self.s.tq)
-            .narrow(3, self.s.tk);
+        // Rows that lie side by side in the whole are drawn at once.
+        let together = match (queries == tq, heads == h) {
+            (true, true) => b * h * tq,
+            (true, false) => h * tq,
+            (false, _) => tq,
+        };
+        for first in (0..b * h * tq).step_by(together.max(1) as usize) {
+            let (row, head) = (first / tq / h, first / tq % h);
+            let line = row.wrapping_mul(heads).wrapping_add(head);
+            let blocks = line.wrapping_mul(queries).wrapping_mul(keys / 4);
+            let dynamic = move |d: &[u8]| {
+                let mut key: op::PhiloxDyn = read(d).unwrap_or_default();
+                key.offset = key.offset.wrapping_add(blocks);
+                key.as_bytes().to_vec()
+            };
+            let dst = u.flat().slice_last(first * keys, 1, together * keys);
+            let dynamic = Some(Arc::new(dynamic) as _);
+            self.b
+                .op(op::PHILOX, uniform.as_bytes(), &[Some(&dst)], dynamic);
+        }
+        let u = u.slice_last(self.p.first_key as u64, 1, tk);
         // Uniforms are multiples of 2^-24, so the threshold may be rounded up to one, which f32 holds exactly.
         let unit = 16_777_216.0;
         let threshold = ((self.p.dropout * unit).ceil() / unit) as f32;

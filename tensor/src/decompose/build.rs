@@ -118,12 +118,6 @@ impl View {
         }
         v
     }
-    /// The first `n` of dim `i`.
-    pub fn narrow(&self, i: usize, n: u64) -> View {
-        let mut v = self.clone();
-        v.shape[i] = n;
-        v
-    }
     /// Element `k` of the first dim, which stays as a dim of one.
     pub fn at(&self, k: u64) -> View {
         let mut v = self.clone();

@@ -17,6 +17,11 @@ struct Att {
     cap: f64,
     dropout: f64,
     whole: [usize; 3],
+    shift: i64,
+    first_key: usize,
+    in_row: bool,
+    /// Results are f32 whatever the operands are.
+    wide: bool,
     bias: bool,
     sinks: bool,
     cu_q: &'static [usize],
@@ -65,7 +70,12 @@ impl Att {
     }
     fn weights(&self, x: &In, b: usize, h: usize, i: usize) -> Option<Vec<Weight>> {
         let [q0, q1, k0, k1] = self.segment(b, i)?.map(|v| v as i64);
-        let at = i as i64 - q0 + (k1 - k0) - (q1 - q0);
+        // Positions count from here, and the query stands at `at` of the keys.
+        let (begin, own) = match self.in_row {
+            true => ([0, 0], [self.tq as i64, self.tk as i64]),
+            false => ([q0, k0], [q1 - q0, k1 - k0]),
+        };
+        let at = i as i64 - begin[0] + own[1] - own[0] + self.shift;
         let own = [self.h, self.tq, self.tk];
         let [heads, queries, keys]: [usize; 3] = std::array::from_fn(|d| {
             if self.whole[d] == 0 {
@@ -76,7 +86,7 @@ impl Att {
         });
         let row = ((b * heads + h) * queries + i) * keys.div_ceil(4) * 4;
         let one = |j: usize| {
-            let place = j as i64 - k0;
+            let place = j as i64 - begin[1];
             let seen = (k0..k1).contains(&(j as i64))
                 && (!self.causal || place <= at)
                 && (self.window == 0 || place > at - self.window as i64);
@@ -88,11 +98,12 @@ impl Att {
                 (score, slope) = (self.cap * t, 1.0 - t * t);
             }
             let bias = h * (self.tq + self.tk - 1);
-            let bias = (bias as i64 + place - (i as i64 - q0) + self.tq as i64 - 1) as usize;
+            let bias = (bias as i64 + place - (i as i64 - begin[0]) + self.tq as i64 - 1) as usize;
             if self.bias && seen {
                 score += x.bias[bias];
             }
-            let u = f64::from(philox_word(&x.key, (row + j) as u64) >> 8) / 16_777_216.0;
+            let u = f64::from(philox_word(&x.key, (row + self.first_key + j) as u64) >> 8)
+                / 16_777_216.0;
             let factor = match self.dropout {
                 0.0 => 1.0,
                 p if u < p => 0.0,
@@ -183,6 +194,47 @@ fn cases() -> Vec<Att> {
             ..base(1, 21, 21, 2, 2, true)
         }),
         all(base(0, 3, 3, 2, 1, true)),
+        // Parts of a row: keys of the past, keys ahead, some of a row of 30.
+        Att {
+            shift: 8,
+            window: 5,
+            wide: true,
+            ..base(2, 8, 8, 2, 1, true)
+        },
+        Att {
+            shift: -9,
+            ..base(1, 9, 11, 2, 2, true)
+        },
+        Att {
+            shift: -(1 << 40),
+            ..base(1, 5, 5, 1, 1, true)
+        },
+        Att {
+            shift: 1 << 40,
+            ..base(1, 5, 5, 1, 1, true)
+        },
+        all(Att {
+            shift: 3,
+            first_key: 13,
+            whole: [5, 20, 30],
+            wide: true,
+            ..base(2, 9, 11, 2, 1, true)
+        }),
+        all(Att {
+            shift: 4,
+            first_key: 6,
+            whole: [2, 9, 17],
+            in_row: true,
+            cu_q: &[0, 4, 9, 1, 1, 8],
+            cu_k: &[0, 7, 10, 2, 5, 11],
+            ..base(2, 9, 11, 2, 1, true)
+        }),
+        all(Att {
+            shift: -2,
+            cu_q: &[0, 4, 9],
+            cu_k: &[0, 7, 10],
+            ..base(1, 9, 11, 2, 1, true)
+        }),
     ]
 }
 
@@ -209,6 +261,7 @@ fn attention(bench: &Bench, backward: bool) {
                     ..Default::default()
                 },
             };
+            let results = if c.wide { DType::F32 } else { t };
             let vv = v.values();
             let mut out = vec![0.0; x.q.len()];
             let mut lse = vec![f64::NEG_INFINITY; (bs * h * tq) as usize];
@@ -220,14 +273,17 @@ fn attention(bench: &Bench, backward: bool) {
                     }
                 }
             });
+            let flag = |set: bool, bit: u32| if set { bit } else { 0 };
             let params = op::AttentionExtParams {
-                flags: if c.causal { op::FLAG_CAUSAL } else { 0 },
+                flags: flag(c.causal, op::FLAG_CAUSAL) | flag(c.in_row, op::FLAG_IN_ROW),
                 window: c.window as i64,
                 cap: c.cap,
                 dropout: c.dropout,
                 heads: c.whole[0] as i64,
                 queries: c.whole[1] as i64,
                 keys: c.whole[2] as i64,
+                shift: c.shift,
+                first_key: c.first_key as i64,
                 ..Default::default()
             };
             let cu = |cu: &[usize]| match cu.is_empty() {
@@ -241,7 +297,7 @@ fn attention(bench: &Bench, backward: bool) {
             let tail = [or(bias), or(sinks), cu(c.cu_q), cu(c.cu_k)];
             let ls = [bs, h, tq];
             if !backward {
-                let mut o = vec![T::poison(t, &qs), T::poison(DType::F32, &ls), q, k, v];
+                let mut o = vec![T::poison(results, &qs), T::poison(DType::F32, &ls), q, k, v];
                 o.extend(tail);
                 let want = [
                     (0, out, 3.0 * unit_of(t) + 1e-5),
@@ -259,7 +315,7 @@ fn attention(bench: &Bench, backward: bool) {
                 );
                 continue;
             }
-            let (o, l) = (T::new(t, &qs, &out), T::new(DType::F32, &ls, &lse));
+            let (o, l) = (T::new(results, &qs, &out), T::new(DType::F32, &ls, &lse));
             let dout = T::random(&mut r, t, &qs, 1.0);
             let (ov, dov, kv) = (o.values(), dout.values(), x.k.clone());
             let mut dq = vec![0.0; x.q.len()];
@@ -292,9 +348,9 @@ fn attention(bench: &Bench, backward: bool) {
                 }
             });
             let mut ops = vec![
-                T::poison(t, &qs),
-                T::poison(t, &ks),
-                T::poison(t, &ks),
+                T::poison(results, &qs),
+                T::poison(results, &ks),
+                T::poison(results, &ks),
                 bias_was,
                 sinks_were,
                 dout,

@@ -2,7 +2,7 @@
 //! kernels.
 
 use super::{Answer, done, launch, nothing};
-use crate::args::{AttentionArgs, Plain, zero};
+use crate::args::{AttentionArgs, Plain, VarlenArgs, zero};
 use crate::launch::{Dynamic, Launch, Place};
 use crate::source::{Dialect, Facts, Family, Kernel};
 use crate::view::*;
@@ -42,6 +42,16 @@ pub(super) fn common(
 ) -> Result<(AttentionArgs, [u64; 4], [u64; 4])> {
     let p = o.params::<op::AttentionParams>()?;
     flags(o, p.flags, op::FLAG_CAUSAL)?;
+    common_of(o, at, lse, p)
+}
+
+/// The same, `p` being what the op's own params have of these.
+pub(super) fn common_of(
+    o: &OpRequest<'_>,
+    at: usize,
+    lse: usize,
+    p: op::AttentionParams,
+) -> Result<(AttentionArgs, [u64; 4], [u64; 4])> {
     if p.window < 0 {
         return invalid(o, format!("window {} is negative", p.window));
     }
@@ -73,8 +83,8 @@ pub(super) fn common(
     (a.h, a.hkv, a.d) = (q[2] as u32, k[2] as u32, q[3] as u32);
     a.ls.copy_from_slice(&l.stride);
     a.causal = (p.flags & op::FLAG_CAUSAL != 0) as u32;
-    // No two positions are further apart.
-    a.window = p.window.min(1 << 40);
+    // No two positions are further apart, a shift included.
+    a.window = p.window.min(1 << 42);
     a.scale = if p.scale == 0.0 {
         1.0 / (q[3] as f64).sqrt()
     } else {
@@ -120,12 +130,7 @@ pub(super) fn core_backward(f: &Facts, t: DType, d: u64) -> Option<(u64, u64)> {
     (has_cores(f, t, d) && room <= f.shared as u64).then_some((step, room))
 }
 
-/// Are these the arguments of packed sequences?
-fn packed<A: Plain>(_: &A) -> bool {
-    A::C != AttentionArgs::C
-}
-
-/// A launch of a kernel by mma for whole sequences or packed ones, as `a` is. `part` of its name; `rows` and `heads` are those that blocks own; `step`
+/// A launch of a kernel by mma for whole sequences, packed ones or parts of rows, as `a` is. `part` of its name; `rows` and `heads` are those that blocks own; `step`
 /// of the backward.
 pub(super) fn by_mma<A: Plain>(
     part: &str,
@@ -136,12 +141,16 @@ pub(super) fn by_mma<A: Plain>(
     a: &A,
     places: &[(&str, Place)],
 ) -> Launch {
-    let packed = if packed(a) { "_packed" } else { "" };
+    let of = match A::C {
+        AttentionArgs::C => "",
+        VarlenArgs::C => "_packed",
+        _ => "_part",
+    };
     let t = c_type(t);
     let step = step.map_or(String::new(), |n| format!(", {n}"));
     let k = Kernel::new(
         Family::AttentionMma,
-        format!("cw_attention_mma{part}{packed}_{t}_{d}"),
+        format!("cw_attention_mma{part}{of}_{t}_{d}"),
         128,
         A::C,
         &format!("cw_attention_mma{part}<{t}, {d}{step}>"),
@@ -158,7 +167,7 @@ pub(super) fn columns(d: u64) -> u64 {
     }
 }
 
-/// A launch of a portable kernel for whole sequences or packed ones, as `a` is; `d` is the size of heads.
+/// A launch of a portable kernel for whole sequences, packed ones or those with more on top, as `a` is; `d` is the size of heads.
 pub(super) fn portable<A: Plain>(
     o: &OpRequest<'_>,
     f: &Facts,
@@ -179,9 +188,10 @@ pub(super) fn portable<A: Plain>(
             ),
         );
     }
-    let family = match packed(a) {
-        false => Family::Attention,
-        true => Family::AttentionVarlen,
+    let family = match A::C {
+        AttentionArgs::C => Family::Attention,
+        VarlenArgs::C => Family::AttentionVarlen,
+        _ => Family::AttentionExt,
     };
     let k = Kernel::new(
         family,

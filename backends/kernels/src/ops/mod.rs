@@ -1,6 +1,7 @@
 //! One file per family: what is supported, and the launches. The same checks as every back end makes; what an op's file does not do is `Unsupported`.
 
 mod attention;
+mod ext;
 mod index;
 mod matmul;
 mod multi;
@@ -62,6 +63,8 @@ const TABLE: &[(u32, Planner)] = &[
     (op::ATTENTION_BWD, attention::backward),
     (op::ATTENTION_VARLEN_FWD, varlen::forward),
     (op::ATTENTION_VARLEN_BWD, varlen::backward),
+    (op::ATTENTION_EXT_FWD, ext::forward),
+    (op::ATTENTION_EXT_BWD, ext::backward),
     (op::ACTIVATION_FWD, point::activation),
     (op::ACTIVATION_BWD, point::activation_backward),
     (op::SWIGLU_FWD, point::swiglu),
@@ -77,8 +80,8 @@ const TABLE: &[(u32, Planner)] = &[
 
 /// Answers with launches for a device of these facts, or `Unsupported` without side effects.
 pub fn prepare(o: &OpRequest<'_>, f: &Facts) -> Answer {
-    if o.revision != 1 {
-        return refuse(o, format!("revision {} (the kernels know 1)", o.revision));
+    if op::spec(o.id).is_some_and(|s| !s.knows(o.revision)) {
+        return refuse(o, format!("revision {} is not known here", o.revision));
     }
     match TABLE.iter().find(|(id, _)| *id == o.id) {
         Some((_, planner)) => planner(o, f),

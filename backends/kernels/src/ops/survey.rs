@@ -342,6 +342,15 @@ impl Survey {
                         let packed = [q, q, q, q, q, q, q, q, lse, cu];
                         self.ask(op::ATTENTION_VARLEN_BWD, &packed, p.as_bytes());
                     }
+                    // Results of the storage and of f32; by mma, and with sinks.
+                    let (q, lse) = (dense(t, &[1, 64, 2, *d]), f(&[1, 2, 64]));
+                    let (p, none) = (AttentionExtParams::default(), Layout::ABSENT);
+                    for (out, line) in [(q, none), (q, f(&[2])), (f(&[1, 64, 2, *d]), f(&[2]))] {
+                        let fwd = [out, lse, q, q, q, none, line];
+                        self.ask(op::ATTENTION_EXT_FWD, &fwd, p.as_bytes());
+                        let bwd = [out, out, out, none, line, q, q, q, q, q, lse, none, line];
+                        self.ask(op::ATTENTION_EXT_BWD, &bwd, p.as_bytes());
+                    }
                 }
             }
             // Parameters of the storage with gradients of it or f32, and a master copy beside 16 bits.

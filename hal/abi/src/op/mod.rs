@@ -7,7 +7,9 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 pub mod params;
+mod revision;
 pub use params::*;
+pub use revision::revision_of;
 
 /// Adds to the output instead of overwriting it.
 pub const FLAG_ACCUM: u32 = 1;
@@ -23,6 +25,8 @@ pub const FLAG_INTERLEAVED: u32 = 16;
 pub const FLAG_DESCENDING: u32 = 32;
 /// AdamW: every tensor group carries a master copy.
 pub const FLAG_MASTER: u32 = 64;
+/// `attention_ext_*` with cumulative lengths: mask and bias count in the row, not in the segment.
+pub const FLAG_IN_ROW: u32 = 128;
 
 /// Error classes (ADR 0029): which bound the conformance kit holds a plan to.
 pub mod class {
@@ -186,7 +190,7 @@ pub struct OpSpec {
     pub id: u32,
     /// Name in messages, the header and `explain`.
     pub name: &'static str,
-    /// Revision of its meaning.
+    /// The newest revision of its meaning; those before it are parts of it ([`revision_of`]).
     pub revision: u32,
     /// Mandatory or fused.
     pub class: Class,
@@ -223,6 +227,11 @@ impl Operand {
 }
 
 impl OpSpec {
+    /// Whether this table has the revision.
+    pub fn knows(&self, revision: u32) -> bool {
+        (1..=self.revision).contains(&revision)
+    }
+
     /// Operand `i`. A last row that is marked `*` repeats; of a group of rows that repeats together (AdamW's) the parameters say how many it
     /// has, and there is none behind its first.
     pub fn operand(&self, i: usize) -> Option<Operand> {
@@ -239,7 +248,7 @@ macro_rules! ops {
     ($( $id:literal $NAME:ident $name:literal $class:ident [$($opd:literal),*] $params:literal $dyn:literal $err:ident $doc:literal; )*) => {
         $( #[doc = $doc] pub const $NAME: u32 = $id; )*
         /// Every op, by id.
-        pub const OPS: &[OpSpec] = &[ $( OpSpec { id: $id, name: $name, revision: 1, class: Class::$class, operands: &[$($opd),*],
+        pub const OPS: &[OpSpec] = &[ $( OpSpec { id: $id, name: $name, revision: revision::newest($id), class: Class::$class, operands: &[$($opd),*],
             params: $params, dynamic: $dyn, error: class::$err, doc: $doc } ),* ];
     };
 }
@@ -288,8 +297,8 @@ ops! {
     0x0131 ATTENTION_BWD "attention_bwd" Fused ["dq:out f", "dk:out f", "dv:out f", "do:in f", "o:in f", "q:in f", "k:in f", "v:in f", "lse:in f32"] "AttentionParams" "" FUSED "Gradients of attention_fwd in the layouts given (strided outputs allowed, so that they may be slices of one fused dqkv); dk, dv are sums over the heads that read them; 0 for queries and keys that see nothing and are not seen.";
     0x0132 ATTENTION_VARLEN_FWD "attention_varlen_fwd" Fused ["o:out f", "lse:out f32", "q:in f", "k:in f", "v:in f", "cu:in i32"] "AttentionParams" "" FUSED "Packed sequences: as attention_fwd with Tq = Tk = T, within segments. Segment s of row b is the positions cu[b,s] <= t < cu[b,s+1] of cu [B,n+1], 0 <= cu[b,0] <= .. <= cu[b,n] <= T; no query sees a key of another. Segments may be empty; a position of no segment sees nothing and is not seen. Other values of cu give wrong numbers, but no access outside the operands.";
     0x0133 ATTENTION_VARLEN_BWD "attention_varlen_bwd" Fused ["dq:out f", "dk:out f", "dv:out f", "do:in f", "o:in f", "q:in f", "k:in f", "v:in f", "lse:in f32", "cu:in i32"] "AttentionParams" "" FUSED "Gradients of attention_varlen_fwd, laid out as those of attention_bwd; 0 at positions of no segment.";
-    0x0134 ATTENTION_EXT_FWD "attention_ext_fwd" Fused ["o:out f", "lse:out f32", "q:in f", "k:in f", "v:in f", "bias:in? f", "sinks:in? f", "cu_q:in? i32", "cu_k:in? i32"] "AttentionExtParams" "PhiloxDyn" FUSED "As attention_fwd, where the score of query i and key j of head h is s = scale q.k; with cap > 0: s = cap tanh(s / cap); with bias [H, Tq+Tk-1]: s += bias[h, j - i + Tq - 1] (ALiBi, T5); the mask after it. With sinks [H] the sum of exponentials, and so lse, has one more term exp(sinks[h]), which has no value. With dropout > 0 a weight is kept when the word of its place is (as in `dropout`) and divided by 1 - dropout, else 0; lse is of the weights before. cu_q [B,n+1], cu_k [B,n+1] (absent: cu_q, and Tq = Tk) are segments as in attention_varlen_fwd: queries of segment s see keys of segment s, both counted from its begin for mask and bias; a query of none has o = 0 and lse = -inf.";
-    0x0135 ATTENTION_EXT_BWD "attention_ext_bwd" Fused ["dq:out f", "dk:out f", "dv:out f", "dbias:inout? f32", "dsinks:inout? f32", "do:in f", "o:in f", "q:in f", "k:in f", "v:in f", "lse:in f32", "bias:in? f", "sinks:in? f", "cu_q:in? i32", "cu_k:in? i32"] "AttentionExtParams" "PhiloxDyn" FUSED "Gradients of attention_ext_fwd, laid out as those of attention_bwd; dbias [H, Tq+Tk-1] and dsinks [H] accumulate over the batch, in a fixed order.";
+    0x0134 ATTENTION_EXT_FWD "attention_ext_fwd" Fused ["o:out f", "lse:out f32", "q:in f", "k:in f", "v:in f", "bias:in? f", "sinks:in? f", "cu_q:in? i32", "cu_k:in? i32"] "AttentionExtParams" "PhiloxDyn" FUSED "As attention_fwd, where the score of query i and key j of head h is s = scale q.k; with cap > 0: s = cap tanh(s / cap); with bias [H, Tq+Tk-1]: s += bias[h, j - i + Tq - 1] (ALiBi, T5); the mask after it. With sinks [H] the sum of exponentials, and so lse, has one more term exp(sinks[h]), which has no value. With dropout > 0 a weight is kept when the word of its place is (as in `dropout`) and divided by 1 - dropout, else 0; lse is of the weights before. cu_q [B,n+1], cu_k [B,n+1] (absent: cu_q, and Tq = Tk) are segments as in attention_varlen_fwd: queries of segment s see keys of segment s, both counted from its begin for mask and bias; a query of none has o = 0 and lse = -inf. Revision 2: parts of a row, by shift and first_key; with CW_FLAG_IN_ROW mask and bias count in the row as without segments, which say only who sees whom; o may be f32 over 16-bit q, k, v, and by lse such parts add up to the whole. What asks for nothing of it is of revision 1.";
+    0x0135 ATTENTION_EXT_BWD "attention_ext_bwd" Fused ["dq:out f", "dk:out f", "dv:out f", "dbias:inout? f32", "dsinks:inout? f32", "do:in f", "o:in f", "q:in f", "k:in f", "v:in f", "lse:in f32", "bias:in? f", "sinks:in? f", "cu_q:in? i32", "cu_k:in? i32"] "AttentionExtParams" "PhiloxDyn" FUSED "Gradients of attention_ext_fwd, laid out as those of attention_bwd; dbias [H, Tq+Tk-1] and dsinks [H] accumulate over the batch, in a fixed order. Revision 2: with o and lse of the whole row, gradients of a part are what it adds to those of the whole; dq, dk, dv may be f32 over 16-bit q, k, v, and so may do and o, each of them.";
     0x0140 ACTIVATION_FWD "activation_fwd" Fused ["y:out f", "x:in f"] "KindParams" "" FUSED "y = act(x): GELU_TANH x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)), which is x/2 (1 + tanh(..)) and does not cancel, GELU_ERF x/2 (1 + erf(x/sqrt 2)), SILU x sigmoid(x), RELU max(x, 0).";
     0x0141 ACTIVATION_BWD "activation_bwd" Fused ["dx:out f", "dy:in f", "x:in f"] "KindParams" "" FUSED "dx = dy * act'(x); dx may alias dy.";
     0x0142 SWIGLU_FWD "swiglu_fwd" Fused ["y:out f", "gate:in f", "up:in f"] "NoParams" "" FUSED "y = silu(gate) * up; gate and up may be strided halves of one matrix.";

@@ -192,7 +192,7 @@ params! {
     /// attention_ext_fwd, attention_ext_bwd. Weight (b, h, i, j) drops by word j % 4 of the philox block offset +
     /// ((b * heads + h) * queries + i) * ceil(keys / 4) + j / 4, where i and j count in the row, not in the segment.
     AttentionExtParams {
-        /// As in cw_attention_params.
+        /// As in cw_attention_params. CW_FLAG_IN_ROW: mask and bias count in the row where there are cumulative lengths.
         flags: u32,
         /// As in cw_attention_params.
         scale: f64,
@@ -208,6 +208,14 @@ params! {
         queries: i64,
         /// Keys of the whole; 0: their own.
         keys: i64,
+        /// How many keys behind the last key the last query stands, for causal mask and window: query i stands at
+        /// i + Tk - Tq + shift, of every segment where these count in segments. Queries that begin at a of a row, over keys
+        /// that begin at c of it: a + Tq - c - Tk. Beyond 2^40 either way: INVALID. The bias does not move: it is that of
+        /// these queries and keys.
+        shift: i64,
+        /// The number of key 0 in the whole, by which weights drop: j counts from it. INVALID below 0, and where
+        /// first_key + Tk is beyond the keys of the whole.
+        first_key: i64,
     }
     /// rope. With angle t of pair p: (a, b) becomes (a cos - b sin, a sin + b cos). Elements beyond R are copied.
     RopeParams {

@@ -2,13 +2,14 @@
 //! rows and over segments whose queries and keys may be of different numbers.
 
 use super::attention::{segments, unread};
-use super::attention_reference::{Inputs, Shape, backward, forward};
+use super::attention_parts;
+use super::attention_reference::{Inputs, Shape, Wide, backward, forward};
 use super::bound::{Num, num as exact};
 use super::cell::{About, Cell, FLOATS, Gen};
 use super::tensor::T;
 use super::trial::{Arg, Trial, Want};
 use crossweave_abi::DType;
-use crossweave_abi::op::{self, AttentionExtParams, FLAG_CAUSAL, PhiloxDyn};
+use crossweave_abi::op::{self, AttentionExtParams, FLAG_CAUSAL, FLAG_IN_ROW, PhiloxDyn};
 
 const F: DType = DType::F32;
 
@@ -91,6 +92,10 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
             ),
             bias(cu(&[2, 9, 9, 31], None, s(1, 40, 40, 2, 1, 8, true))),
         ];
+        return shapes.iter().map(|s| trial(g, t, s, false, back)).collect();
+    }
+    if g.about == About::Parts {
+        let shapes = attention_parts::shapes(&s(1, 1, 1, 1, 1, 8, true));
         return shapes.iter().map(|s| trial(g, t, s, false, back)).collect();
     }
     let shapes = [
@@ -269,16 +274,17 @@ fn large(g: &mut Gen, everything: &dyn Fn(Shape) -> Shape) -> Vec<Shape> {
 }
 
 /// Operand cu_q or cu_k.
-fn lengths(s: &Shape, which: usize) -> Option<T> {
+pub fn lengths(s: &Shape, which: usize) -> Option<T> {
     let cu = s.cu[which].as_deref()?;
     let values: Vec<i64> = cu.iter().map(|x| i64::from(*x)).collect();
     Some(T::ints(DType::I32, &[s.b, cu.len() / s.b], &values))
 }
 
 /// The params of a shape.
-fn params(s: &Shape) -> AttentionExtParams {
+pub fn params(s: &Shape) -> AttentionExtParams {
+    let flag = |set: bool, bit: u32| if set { bit } else { 0 };
     AttentionExtParams {
-        flags: if s.causal { FLAG_CAUSAL } else { 0 },
+        flags: flag(s.causal, FLAG_CAUSAL) | flag(s.in_row, FLAG_IN_ROW),
         scale: s.scale,
         window: s.window,
         cap: s.cap,
@@ -286,9 +292,20 @@ fn params(s: &Shape) -> AttentionExtParams {
         heads: s.whole[0],
         queries: s.whole[1],
         keys: s.whole[2],
+        shift: s.shift,
+        first_key: s.first_key,
         ..Default::default()
     }
 }
+
+/// Seeds of every launch.
+pub const KEY: PhiloxDyn = PhiloxDyn {
+    size: size_of::<PhiloxDyn>() as u32,
+    flags: 0,
+    seed: 0x1234_5678_9ABC_DEF0,
+    offset: 0xFFFF_FFF0,
+    stream: 0x0FED_CBA9_8765_4321,
+};
 
 fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
     let place = |x: T| {
@@ -306,7 +323,9 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
         g.real(t, &ks, 2.0),
         g.real(t, &ks, 2.0),
     );
-    let seen = (g.about == About::Unread).then(|| s.seen());
+    // The gradient of a sink is of queries that see no key, too.
+    let unseen = g.about == About::Unread || g.about == About::Parts && !s.sinks;
+    let seen = unseen.then(|| s.seen());
     if let Some([queries, keys]) = &seen {
         (q, k, v) = (unread(q, queries), unread(k, keys), unread(v, keys));
     }
@@ -319,14 +338,11 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
         v: v.values(),
         bias: values(&bias),
         sinks: values(&sinks),
-        key: PhiloxDyn {
-            seed: 0x1234_5678_9ABC_DEF0,
-            offset: 0xFFFF_FFF0,
-            stream: 0x0FED_CBA9_8765_4321,
-            ..Default::default()
-        },
+        key: KEY,
     };
     let p = params(s);
+    let written = if s.wide == Wide::None { t } else { F };
+    let read = if s.wide == Wide::All { F } else { t };
     let what = format!(
         "{}{}",
         s.what(),
@@ -342,7 +358,7 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
     if !back {
         let want = vec![(0, Want::Fused(o)), (1, Want::Fused(lse))];
         let mut args: Vec<Arg> = vec![
-            place(T::poison(t, &qs)).into(),
+            place(T::poison(written, &qs)).into(),
             T::poison(F, &ls).into(),
             place(q).into(),
             place(k).into(),
@@ -352,8 +368,8 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
         return Trial::new(what, p.as_bytes(), args, want).given(x.key.as_bytes());
     }
     let of = |n: &[Num]| n.iter().map(|n| n.v).collect::<Vec<_>>();
-    let (o, lse) = (T::new(t, &qs, &of(&o)), T::new(F, &ls, &of(&lse)));
-    let mut d_out = g.real(t, &qs, 2.0);
+    let (o, lse) = (T::new(read, &qs, &of(&o)), T::new(F, &ls, &of(&lse)));
+    let mut d_out = g.real(read, &qs, 2.0);
     if let Some([queries, _]) = &seen {
         d_out = unread(d_out, queries);
     }
@@ -377,9 +393,9 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
         want.push((4, added(&had_sink, dsinks)));
     }
     let mut args: Vec<Arg> = vec![
-        place(T::poison(t, &qs)).into(),
-        place(T::poison(t, &ks)).into(),
-        place(T::poison(t, &ks)).into(),
+        place(T::poison(written, &qs)).into(),
+        place(T::poison(written, &ks)).into(),
+        place(T::poison(written, &ks)).into(),
         s.bias.then_some(had_bias).into(),
         s.sinks.then_some(had_sink).into(),
         place(d_out).into(),

@@ -13,6 +13,18 @@ use crossweave_abi::op::PhiloxDyn;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Which operands are f32 whatever q, k and v are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wide {
+    /// None.
+    #[default]
+    None,
+    /// What is written: o, or the gradients of q, k and v.
+    Written,
+    /// Those, and what the backward reads of o and its gradient.
+    All,
+}
+
 /// Sizes, mask and what comes on top.
 #[derive(Clone, Debug, Default)]
 pub struct Shape {
@@ -40,6 +52,14 @@ pub struct Shape {
     pub dropout: f64,
     /// Heads, queries and keys of the whole; 0 = these.
     pub whole: [i64; 3],
+    /// How many keys behind the last one the last query stands.
+    pub shift: i64,
+    /// The number of key 0 in the whole.
+    pub first_key: i64,
+    /// Mask and bias count in the row, not in segments.
+    pub in_row: bool,
+    /// What is f32 whatever q, k and v are.
+    pub wide: Wide,
     /// There is a bias.
     pub bias: bool,
     /// There are sinks.
@@ -69,6 +89,10 @@ impl Shape {
             (self.cap > 0.0, format!(" cap {}", self.cap)),
             (self.dropout > 0.0, format!(" dropout {}", self.dropout)),
             (self.whole != [0; 3], format!(" of {:?}", self.whole)),
+            (self.shift != 0, format!(" shift {}", self.shift)),
+            (self.first_key != 0, format!(" from key {}", self.first_key)),
+            (self.in_row, " in the row".into()),
+            (self.wide != Wide::None, format!(" f32 {:?}", self.wide)),
             (self.bias, " bias".into()),
             (self.sinks, " sinks".into()),
         ];
@@ -110,8 +134,14 @@ impl Shape {
     /// What query `i` sees; `None`: it is of no segment.
     fn view(&self, b: usize, i: usize) -> Option<View> {
         let [q, k] = self.segment(b, i)?;
-        let level = (k.start + i) as i64 - q.start as i64;
-        let at = level + k.len() as i64 - q.len() as i64;
+        let (level, apart) = match self.in_row {
+            true => (i as i64, self.tk as i64 - self.tq as i64),
+            false => (
+                (k.start + i) as i64 - q.start as i64,
+                k.len() as i64 - q.len() as i64,
+            ),
+        };
+        let at = level + apart + self.shift;
         let (mut from, mut to) = (k.start as i64, k.end as i64);
         if self.window > 0 {
             from = from.max(at - self.window + 1);
@@ -171,6 +201,7 @@ impl Shape {
             n => n as u64,
         });
         let row = (b as u64 * heads + h as u64) * queries + i as u64;
+        let j = j + self.first_key as usize;
         let c = d
             .offset
             .wrapping_add(row.wrapping_mul(keys.div_ceil(4)))

@@ -42,6 +42,8 @@ pub enum About {
     Models,
     /// Numbers that are not read, which are none.
     Unread,
+    /// Parts of a row, and results in f32 over 16-bit operands.
+    Parts,
     /// Lists of many tensors.
     Lists,
     /// Launches of one prepared op behind a stream that is held back, each given other numbers.
@@ -57,6 +59,7 @@ impl About {
             About::Residues => ".residues",
             About::Models => ".models",
             About::Unread => ".unread",
+            About::Parts => ".parts",
             About::Lists => ".lists",
             About::Launches => ".launches",
         }
@@ -255,6 +258,7 @@ impl Cell {
         ];
         match about {
             About::Launches => launched.contains(&self.op),
+            About::Parts => [op::ATTENTION_EXT_FWD, op::ATTENTION_EXT_BWD].contains(&self.op),
             About::Lists => lists.contains(&self.op),
             About::Models => models.contains(&self.op) || attention.contains(&self.op),
             About::Unread => unread.contains(&self.op) || attention.contains(&self.op),

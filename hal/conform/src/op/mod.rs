@@ -7,6 +7,7 @@
 mod activation;
 mod attention;
 mod attention_ext;
+mod attention_parts;
 mod attention_reference;
 mod bound;
 mod cell;
@@ -313,7 +314,10 @@ pub fn cases() -> Vec<Case> {
             if !matches!(about, About::Usual | About::Sizes | About::Lists) {
                 case = case.since(9);
             }
-            case = by_age(cell.op, case);
+            case = match about {
+                About::Parts => case.since(11),
+                _ => by_age(cell.op, case),
+            };
             all.push(case.limit(if about == About::Sizes { LONG } else { LIMIT }));
         }
     };
@@ -322,6 +326,7 @@ pub fn cases() -> Vec<Case> {
     judged(About::Residues, &|_| "op (residues)");
     judged(About::Models, &|_| "op (models)");
     judged(About::Unread, &|_| "op (unread)");
+    judged(About::Parts, &|_| "op (parts)");
     judged(About::Lists, &|_| "op (lists)");
     judged(About::Launches, &|_| "op (launches)");
     for spec in OPS {
@@ -333,6 +338,18 @@ pub fn cases() -> Vec<Case> {
             s.with(ctx, |o, mut g| own[i].twice(&mut o.rig, &mut g))
         });
         all.push(by_age(spec.id, case.row(rows(spec.id)).limit(LIMIT)));
+    }
+    for (id, back) in [
+        (op::ATTENTION_EXT_FWD, false),
+        (op::ATTENTION_EXT_BWD, true),
+    ] {
+        let s = shared.clone();
+        let case = Case::new(format!("op.{}.merged", rig::row(id).name), move |ctx| {
+            s.with(ctx, |o, mut g| {
+                attention_parts::merged(&mut o.rig, &mut g, back)
+            })
+        });
+        all.push(case.row("op (parts)").limit(LIMIT).since(11));
     }
     for spec in OPS {
         let of: Vec<usize> = (0..cells.len())

@@ -192,7 +192,7 @@ fn asked(
 }
 
 fn revision(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
-    for r in [2, u32::MAX] {
+    for r in [spec.revision + 1, u32::MAX] {
         changed(rig, spec, t, true, |d, _, _| d.op_revision = r)
             .map_err(|e| format!("revision {r} {e}"))?;
     }

@@ -104,7 +104,7 @@ pub fn descriptor(id: u32, layouts: &[Layout], params: &[u8]) -> abi::OpDesc {
     abi::OpDesc {
         size: size_of::<abi::OpDesc>() as u32,
         op: id,
-        op_revision: 1,
+        op_revision: op::revision_of(id, layouts, params),
         n_operands: layouts.len() as u32,
         operands: layouts.as_ptr(),
         params: params.as_ptr().cast::<c_void>(),

@@ -26,6 +26,8 @@ pub struct Drop {
     pub scale: f32,
     /// Heads, queries and philox blocks a query of the whole.
     pub whole: [u64; 3],
+    /// The number of key 0 in the whole.
+    pub first_key: u64,
 }
 
 /// Seeds of a launch.
@@ -48,8 +50,12 @@ pub struct Ext {
     pub bias: Option<Line>,
     /// Numbers of it.
     pub distances: usize,
-    /// Index of distance 0 (key = query).
-    pub zero: usize,
+    /// Index of the distance of key 0 from query 0.
+    pub zero: i64,
+    /// How many keys behind the last one the last query stands.
+    pub shift: i64,
+    /// Positions count in the row and not in the segment.
+    pub in_row: bool,
     /// One more score of each head.
     pub sinks: Option<Line>,
     /// Dropped weights.
@@ -123,7 +129,7 @@ impl Ext {
     /// Index in the bias of row `r = nk - 1`, column 0: the largest of the block. Row r, column c has `top - (nk - 1 - r) - c`.
     #[inline(always)]
     fn top(&self, b: Block) -> i64 {
-        self.zero as i64 + (b.j0 + b.nk - 1) as i64 - b.i0 as i64
+        self.zero + (b.j0 + b.nk - 1) as i64 - b.i0 as i64
     }
 
     /// Caps the scores, and adds the bias.
@@ -176,7 +182,8 @@ impl Ext {
         let Some(d) = self.drop else { return };
         let [row, q0, k0] = self.at;
         let [heads, queries, blocks] = d.whole;
-        let k0 = k0 + b.j0;
+        let k0 = d.first_key + (k0 + b.j0) as u64;
+        let end = k0 + b.nk as u64;
         let first = (row as u64).wrapping_mul(heads).wrapping_add(b.h as u64);
         let first = first
             .wrapping_mul(queries)
@@ -184,21 +191,21 @@ impl Ext {
             .wrapping_mul(blocks)
             .wrapping_add(self.key.offset);
         // A philox block is four keys of one query.
-        for group in k0 / 4..(k0 + b.nk).div_ceil(4) {
+        for group in k0 / 4..end.div_ceil(4) {
             let mut words = [[0u32; BQ]; 4];
             let at = |c: usize| {
                 first
                     .wrapping_add((c as u64).wrapping_mul(blocks))
-                    .wrapping_add(group as u64)
+                    .wrapping_add(group)
             };
             philox_of(self.key.seed, self.key.stream, at, &mut words);
             for (lane, words) in words.iter().enumerate() {
-                let key = 4 * group + lane;
-                if key < k0 || key >= k0 + b.nk {
+                let key = 4 * group + lane as u64;
+                if !(k0..end).contains(&key) {
                     continue;
                 }
                 // SAFETY: by contract.
-                let row = unsafe { b.row(areas.keep, key - k0) };
+                let row = unsafe { b.row(areas.keep, (key - k0) as usize) };
                 for (m, word) in row.iter_mut().zip(words) {
                     *m = if (*word >> 8) >= d.threshold {
                         d.scale

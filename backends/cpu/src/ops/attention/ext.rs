@@ -1,7 +1,7 @@
 //! `attention_ext_fwd`, `attention_ext_bwd`: every segment is attention of its own, as in [`super::varlen`], whose queries and keys may be of
 //! different numbers; without cumulative lengths a row is one segment. What a score or weight has beyond scale and mask is in [`super::beyond`].
 
-use super::super::view::{F32, FLOATS, arity, output_strided};
+use super::super::view::{F32, FLOATS, arity_up_to, output_strided};
 use super::beyond::{Drop, Ext, Key, Line};
 use super::bwd::{self, Bwd};
 use super::varlen::{Cu, clear, lse_at};
@@ -21,6 +21,9 @@ struct Segments {
     tq: usize,
     tk: usize,
 }
+
+/// The furthest that queries stand from keys.
+const FURTHEST: u64 = 1 << 40;
 
 /// A block of the queries or of the keys of a segment.
 #[derive(Clone, Copy)]
@@ -166,13 +169,23 @@ impl Segments {
 
 /// The shape of one part, `ext` placed and keyed for it.
 fn part(s: &Shape, of: Part, key: Key) -> Shape {
+    let Some(x) = s.ext else { return s.clone() };
+    let [q, k] = [of.q, of.k].map(|at| [i64::from(at[0]), i64::from(at[1])]);
+    // Where key 0 of the part stands, counted as its query 0 is, beyond that both begin.
+    let apart = if x.in_row { k[0] - q[0] } else { 0 };
+    let ahead = match x.in_row {
+        true => s.tk as i64 - s.tq as i64 - apart,
+        false => k[1] - q[1],
+    };
     Shape {
         b: 1,
         tq: of.q[1] as usize,
         tk: of.k[1] as usize,
-        ext: s.ext.map(|x| Ext {
+        ahead: ahead + x.shift,
+        ext: Some(Ext {
             key,
             at: [of.row as usize, of.q[0] as usize, of.k[0] as usize],
+            zero: x.zero + apart,
             ..x
         }),
         ..s.clone()
@@ -244,6 +257,12 @@ fn ext(op: &OpRequest<'_>, s: &Shape, at: usize, place: usize) -> Result<Ext> {
             ),
         );
     }
+    if p.shift.unsigned_abs() > FURTHEST {
+        return fail(
+            Code::Invalid,
+            format!("attention: a shift of {}, at most 2^40 either way", p.shift),
+        );
+    }
     let whole = |given: i64, own: usize| match given {
         0 => Ok(own as u64),
         n if n >= own as i64 => Ok(n as u64),
@@ -258,16 +277,29 @@ fn ext(op: &OpRequest<'_>, s: &Shape, at: usize, place: usize) -> Result<Ext> {
         whole(p.queries, s.tq)?,
         whole(p.keys, s.tk)?,
     ];
+    let first_key = u64::try_from(p.first_key).unwrap_or(u64::MAX);
+    if first_key > keys - s.tk as u64 {
+        return fail(
+            Code::Invalid,
+            format!(
+                "attention: {} keys from key {} on are no part of {keys}",
+                s.tk, p.first_key
+            ),
+        );
+    }
     Ok(Ext {
         cap: p.cap as f32,
         bias: line(op, at, "bias", &[s.h, distances], false)?,
         distances,
-        zero: s.tq.saturating_sub(1),
+        zero: s.tq as i64 - 1,
+        shift: p.shift,
+        in_row: p.flags & op::FLAG_IN_ROW != 0,
         sinks: line(op, at + 1, "sinks", &[s.h], false)?,
         drop: (p.dropout > 0.0).then(|| Drop {
             threshold: (p.dropout * 16_777_216.0).ceil() as u32,
             scale: (1.0 / (1.0 - p.dropout)) as f32,
             whole: [heads, queries, keys.div_ceil(4)],
+            first_key,
         }),
         key: Key::default(),
         at: [0; 3],
@@ -352,9 +384,17 @@ pub(super) fn prepare_fwd_on(
     threads: usize,
     isa: Isa,
 ) -> Result<(Box<dyn Kernel>, Plan)> {
-    arity(op, 5..=9)?;
+    arity_up_to(op, 5..=9, 2)?;
     let p: AttentionExtParams = op.params()?;
-    let mut s = shape(op, 2, 0, 1, isa.nr, [p.flags.into(), p.window], p.scale)?;
+    let mut s = shape(
+        op,
+        2,
+        0,
+        1,
+        isa.nr,
+        [(p.flags & !op::FLAG_IN_ROW).into(), p.window],
+        p.scale,
+    )?;
     s.ext = Some(ext(op, &s, 5, 5)?);
     let segments = Segments::of(op, 7, &s)?;
     output_strided(op, 0, FLOATS)?;
@@ -660,9 +700,17 @@ pub(super) fn prepare_bwd_on(
     threads: usize,
     isa: Isa,
 ) -> Result<(Box<dyn Kernel>, Plan)> {
-    arity(op, LSE + 1..=15)?;
+    arity_up_to(op, LSE + 1..=15, 2)?;
     let p: AttentionExtParams = op.params()?;
-    let mut s = shape(op, 7, 6, LSE, isa.nr, [p.flags.into(), p.window], p.scale)?;
+    let mut s = shape(
+        op,
+        7,
+        6,
+        LSE,
+        isa.nr,
+        [(p.flags & !op::FLAG_IN_ROW).into(), p.window],
+        p.scale,
+    )?;
     let segments = Segments::of(op, CU, &s)?;
     let mut x = ext(op, &s, BIAS, 9)?;
     let dbias = line(op, 3, "dbias", &[s.h, x.distances], true)?;

@@ -29,6 +29,9 @@ const BQ: usize = 96;
 /// Keys of a block: a multiple of every tile's rows.
 const BK: usize = 72;
 
+/// A window that no two positions of a row exceed.
+const FURTHEST: i64 = 1 << 42;
+
 fn up(n: usize, to: usize) -> usize {
     n.div_ceil(to) * to
 }
@@ -65,6 +68,8 @@ struct Shape {
     causal: bool,
     /// Keys a query sees back from its own position, 0 for all.
     window: i64,
+    /// How many keys further than by its number query 0 stands.
+    ahead: i64,
     q: View,
     k: View,
     v: View,
@@ -76,14 +81,10 @@ struct Shape {
 }
 
 impl Shape {
-    /// Position of query `i` among the keys.
-    fn offset(&self) -> i64 {
-        self.tk as i64 - self.tq as i64
-    }
     /// Keys `lo..hi` that some query of `i0 .. i0 + n` sees.
     fn keys(&self, i0: usize, n: usize) -> (usize, usize) {
         let tk = self.tk as i64;
-        let first = i0 as i64 + self.offset();
+        let first = i0 as i64 + self.ahead;
         let last = first + n as i64 - 1;
         let hi = if self.causal {
             (last + 1).clamp(0, tk)
@@ -101,7 +102,7 @@ impl Shape {
     #[inline(always)]
     fn queries(&self, i0: usize, w: usize, j: usize) -> (usize, usize) {
         // Query i (counted from i0) stands at position i + here; it sees j when j <= position and j > position - window.
-        let here = i0 as i64 + self.offset();
+        let here = i0 as i64 + self.ahead;
         let w = w as i64;
         let lo = if self.causal {
             (j as i64 - here).clamp(0, w)
@@ -118,7 +119,7 @@ impl Shape {
     /// Query c of a block that starts at `i0` sees keys up to `c + reach` of a block that starts at `j0`.
     fn reach(&self, i0: usize, j0: usize) -> i64 {
         if self.causal {
-            i0 as i64 + self.offset() - j0 as i64
+            i0 as i64 + self.ahead - j0 as i64
         } else {
             BK as i64
         }
@@ -323,7 +324,8 @@ fn shape(
         } as f32,
         causal: flags & causal != 0,
         // No two positions are further apart, and positions are added to it.
-        window: window.min(1 << 40),
+        window: window.min(FURTHEST),
+        ahead: tk as i64 - tq as i64,
         q: view(op, at, "q", qs)?,
         k: view(op, at + 1, "k", ks)?,
         v: view(op, at + 2, "v", ks)?,

@@ -55,6 +55,7 @@ fn shape(elem: Elem, tk: usize, nr: usize) -> Shape {
         scale: 0.5,
         causal: true,
         window: 0,
+        ahead: tk as i64 - TQ as i64,
         q: view(TQ),
         k: view(tk),
         v: view(tk),

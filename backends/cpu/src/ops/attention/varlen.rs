@@ -182,6 +182,7 @@ fn part(s: &Shape, len: usize) -> Shape {
         b: 1,
         tq: len,
         tk: len,
+        ahead: 0,
         ..s.clone()
     }
 }
