@@ -3,7 +3,9 @@
 
 use crate::common::*;
 use crossweave_abi::DType::{self, *};
+use crossweave_abi::Layout;
 use crossweave_abi::op::{self, AttentionExtParams, FLAG_CAUSAL, FLAG_IN_ROW, PhiloxDyn};
+use crossweave_plugin::OpRequest;
 
 /// A case of both directions: storage, rows, queries, keys, heads and key heads, size of heads.
 #[derive(Clone, Default)]
@@ -245,14 +247,24 @@ fn attention_with_everything_on_top_and_parts_of_rows() {
         operands.extend(tail);
         cases.push(case("backward", op::ATTENTION_EXT_BWD, operands));
     }
+    let cores = |c: &&Case| {
+        let layouts: Vec<Layout> = c.operands.iter().map(|t| t.layout).collect();
+        let o = OpRequest::new(c.id, &layouts, &c.params, 0);
+        let p = crossweave_kernels::prepare(&o, &facts(32)).expect("a launch");
+        p.plan.tier == 2
+    };
+    assert_eq!(
+        cases.iter().filter(cores).count(),
+        16,
+        "eight requests go to tensor cores, both ways"
+    );
     run_all("ext", &cases);
 }
 
 /// What the kernels leave to the core is refused, and what is no request is an error of the caller.
 #[test]
 fn what_is_not_computed_is_refused() {
-    use crossweave_abi::Layout;
-    use crossweave_plugin::{Code, OpRequest};
+    use crossweave_plugin::Code;
     let of = |t: DType, shape: &[u64]| Layout::contiguous(t, shape);
     let (x, lse, line) = (
         of(Bf16, &[1, 4, 2, 8]),

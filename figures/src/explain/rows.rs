@@ -376,3 +376,30 @@ pub fn totals(ops: &[Row], colls: &[CollectiveRow], counts: &Counts) -> Totals {
         host_round_trips: on_host.map(|r| r.calls).sum(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_row_has_the_products_before_its_diagonal() {
+        let l = |t: u64| Layout::contiguous(DType::F32, &[1, t, 2, 8]);
+        let of = |tq: u64, tk: u64, shift: i64| {
+            let p = op::AttentionExtParams {
+                flags: op::FLAG_CAUSAL,
+                shift,
+                ..Default::default()
+            };
+            let lse = Layout::contiguous(DType::F32, &[1, 2, tq]);
+            let operands = [l(tq), lse, l(tq), l(tk), l(tk)];
+            flops(&OpRequest::new(op::ATTENTION_EXT_FWD, &operands, p.as_bytes()))
+        };
+        let all = 4.0 * 16.0 * 2.0 * 8.0 * 16.0;
+        for (shift, part) in [(0, 0.5), (16, 1.0), (1 << 40, 1.0), (-16, 0.0), (-8, 0.125)] {
+            assert_eq!(of(16, 16, shift), part * all, "{shift}");
+        }
+        // Parts of a row that is cut in four are the row.
+        let cut = (0..4).flat_map(|q| (0..4).map(move |k| of(16, 16, (q - k) * 16)));
+        assert_eq!(cut.sum::<f64>(), of(64, 64, 0));
+    }
+}

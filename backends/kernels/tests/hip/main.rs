@@ -61,9 +61,10 @@ const VERSION: &str = "clang version 15.";
 /// Kernels of a module: enough that the prelude is no cost, few enough that modules share the processors.
 const MODULE: usize = 16;
 /// What no AMD device has the shared memory for: the beginnings of the refusals. The core composes these of smaller ops.
-const TOO_LARGE: [&str; 2] = [
+const TOO_LARGE: [&str; 3] = [
     "attention_bwd: heads of 256 need ",
     "attention_varlen_bwd: heads of 256 need ",
+    "attention_ext_bwd: heads of 256 need ",
 ];
 
 /// The compiler, once it and all it needs were found.

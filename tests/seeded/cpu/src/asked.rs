@@ -327,6 +327,18 @@ pub fn asked(bug: &str, o: &OpRequest<'_>) -> Result<Option<Asked>> {
         | ("cap_has_no_window_backward", op::ATTENTION_EXT_BWD) => {
             with!(AttentionExtParams, p, p.window = 0)
         }
+        ("shift_ignored", op::ATTENTION_EXT_FWD)
+        | ("shift_ignored_backward", op::ATTENTION_EXT_BWD) => {
+            with!(AttentionExtParams, p, p.shift = 0)
+        }
+        ("first_key_ignored", op::ATTENTION_EXT_FWD)
+        | ("first_key_ignored_backward", op::ATTENTION_EXT_BWD) => {
+            with!(AttentionExtParams, p, p.first_key = 0)
+        }
+        ("counts_in_segments", op::ATTENTION_EXT_FWD)
+        | ("counts_in_segments_backward", op::ATTENTION_EXT_BWD) => {
+            with!(AttentionExtParams, p, p.flags &= !op::FLAG_IN_ROW)
+        }
         ("beta_ignored", op::AXPBY) => with!(AxpbyParams, p, p.beta = 1.0),
         ("clamp_has_no_top", op::CLAMP) => with!(ClampParams, p, p.hi = f64::MAX),
         ("step_of_iota_is_whole", op::IOTA) => with!(IotaParams, p, p.step = p.step.trunc()),
