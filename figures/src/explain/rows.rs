@@ -392,7 +392,11 @@ mod tests {
             };
             let lse = Layout::contiguous(DType::F32, &[1, 2, tq]);
             let operands = [l(tq), lse, l(tq), l(tk), l(tk)];
-            flops(&OpRequest::new(op::ATTENTION_EXT_FWD, &operands, p.as_bytes()))
+            flops(&OpRequest::new(
+                op::ATTENTION_EXT_FWD,
+                &operands,
+                p.as_bytes(),
+            ))
         };
         let all = 4.0 * 16.0 * 2.0 * 8.0 * 16.0;
         for (shift, part) in [(0, 0.5), (16, 1.0), (1 << 40, 1.0), (-16, 0.0), (-8, 0.125)] {

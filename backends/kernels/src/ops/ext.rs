@@ -280,8 +280,8 @@ pub(crate) fn backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
             &places,
         )?));
         if dsinks.is_some() {
-            let name = "cw_ext_sinks";
-            let k = Kernel::new(Family::AttentionExt, name.into(), 128, "ExtArgs", name);
+            let (entry, body) = ("cw_ext_sinks_float".into(), "cw_ext_sinks");
+            let k = Kernel::new(Family::AttentionExt, entry, 128, "ExtArgs", body);
             all.push(seeded(launch(k, [q[2], 1, 1], 128, 0, &a, &places)));
         }
     }

@@ -3,13 +3,13 @@
 
 use super::attention::{segments, unread};
 use super::attention_parts;
-use super::attention_reference::{Inputs, Shape, Wide, backward, forward};
+use super::attention_reference::{Inputs, KEY, Shape, Wide, backward, forward};
 use super::bound::{Num, num as exact};
 use super::cell::{About, Cell, FLOATS, Gen};
 use super::tensor::T;
 use super::trial::{Arg, Trial, Want};
 use crossweave_abi::DType;
-use crossweave_abi::op::{self, AttentionExtParams, FLAG_CAUSAL, FLAG_IN_ROW, PhiloxDyn};
+use crossweave_abi::op;
 
 const F: DType = DType::F32;
 
@@ -273,40 +273,6 @@ fn large(g: &mut Gen, everything: &dyn Fn(Shape) -> Shape) -> Vec<Shape> {
     all
 }
 
-/// Operand cu_q or cu_k.
-pub fn lengths(s: &Shape, which: usize) -> Option<T> {
-    let cu = s.cu[which].as_deref()?;
-    let values: Vec<i64> = cu.iter().map(|x| i64::from(*x)).collect();
-    Some(T::ints(DType::I32, &[s.b, cu.len() / s.b], &values))
-}
-
-/// The params of a shape.
-pub fn params(s: &Shape) -> AttentionExtParams {
-    let flag = |set: bool, bit: u32| if set { bit } else { 0 };
-    AttentionExtParams {
-        flags: flag(s.causal, FLAG_CAUSAL) | flag(s.in_row, FLAG_IN_ROW),
-        scale: s.scale,
-        window: s.window,
-        cap: s.cap,
-        dropout: s.dropout,
-        heads: s.whole[0],
-        queries: s.whole[1],
-        keys: s.whole[2],
-        shift: s.shift,
-        first_key: s.first_key,
-        ..Default::default()
-    }
-}
-
-/// Seeds of every launch.
-pub const KEY: PhiloxDyn = PhiloxDyn {
-    size: size_of::<PhiloxDyn>() as u32,
-    flags: 0,
-    seed: 0x1234_5678_9ABC_DEF0,
-    offset: 0xFFFF_FFF0,
-    stream: 0x0FED_CBA9_8765_4321,
-};
-
 fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
     let place = |x: T| {
         let [_, tt, h, d] = [x.shape[0], x.shape[1], x.shape[2], x.shape[3]];
@@ -340,7 +306,7 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
         sinks: values(&sinks),
         key: KEY,
     };
-    let p = params(s);
+    let p = s.params();
     let written = if s.wide == Wide::None { t } else { F };
     let read = if s.wide == Wide::All { F } else { t };
     let what = format!(
@@ -353,7 +319,7 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
     let apart = |x: T| if fused { x.spread(3) } else { x };
     // What goes with slices of one tensor lies apart too: lines of the bias, elements of the rest.
     let lines = bias.clone().map(|x| if fused { x.padded(3) } else { x });
-    let rest = [sinks.clone(), lengths(s, 0), lengths(s, 1)].map(|x| x.map(apart));
+    let rest = [sinks.clone(), s.lengths(0), s.lengths(1)].map(|x| x.map(apart));
     let tail: Vec<Arg> = [lines].into_iter().chain(rest).map(Arg::from).collect();
     if !back {
         let want = vec![(0, Want::Fused(o)), (1, Want::Fused(lse))];

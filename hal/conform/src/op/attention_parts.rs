@@ -1,8 +1,7 @@
 //! `attention_ext_*` over parts of a row: queries that stand elsewhere than at the last keys, keys of which some are ahead of every query, results
 //! in f32 over 16-bit operands, and parts that, put together by their log-sum-exp, are the whole.
 
-use super::attention_ext::{KEY, lengths, params};
-use super::attention_reference::{Inputs, Shape, Wide, backward, forward};
+use super::attention_reference::{Inputs, KEY, Shape, Wide, backward, forward};
 use super::bound::{Num, num as exact};
 use super::cell::{FLOATS, Gen};
 use super::num::{self, MIN_NORMAL};
@@ -342,7 +341,7 @@ fn outputs(
     args: Vec<Arg>,
     want: Vec<(usize, Want)>,
 ) -> Result<Option<Vec<Vec<f64>>>, String> {
-    let p = params(s);
+    let p = s.params();
     let trial = Trial::new(what, p.as_bytes(), args, want).given(x.key.as_bytes());
     match rig.run(row(id), &trial, Place::Aligned, 0)? {
         Answer::Refused(_) => Ok(None),
@@ -360,8 +359,8 @@ fn operands(t: DType, s: &Shape, x: &Inputs) -> [Arg; 7] {
         T::new(t, &ks, &x.v).into(),
         given(s.bias, &[s.h, s.distances()], &x.bias),
         given(s.sinks, &[s.h], &x.sinks),
-        lengths(s, 0).into(),
-        lengths(s, 1).into(),
+        s.lengths(0).into(),
+        s.lengths(1).into(),
     ]
 }
 

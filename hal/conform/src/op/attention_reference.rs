@@ -8,10 +8,20 @@ use super::bound::{Num, Total, dot, num as exact, sum, unjudged};
 use super::num;
 use super::random::block;
 use super::softmax::largest;
+use super::tensor::T;
 use crossweave_abi::DType;
-use crossweave_abi::op::PhiloxDyn;
+use crossweave_abi::op::{AttentionExtParams, FLAG_CAUSAL, FLAG_IN_ROW, PhiloxDyn};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Seeds of every launch that drops weights.
+pub const KEY: PhiloxDyn = PhiloxDyn {
+    size: size_of::<PhiloxDyn>() as u32,
+    flags: 0,
+    seed: 0x1234_5678_9ABC_DEF0,
+    offset: 0xFFFF_FFF0,
+    stream: 0x0FED_CBA9_8765_4321,
+};
 
 /// Which operands are f32 whatever q, k and v are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +119,29 @@ impl Shape {
         t
     }
 
+    /// The params of the extended ops.
+    pub fn params(&self) -> AttentionExtParams {
+        let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+        AttentionExtParams {
+            flags: flag(self.causal, FLAG_CAUSAL) | flag(self.in_row, FLAG_IN_ROW),
+            scale: self.scale,
+            window: self.window,
+            cap: self.cap,
+            dropout: self.dropout,
+            heads: self.whole[0],
+            queries: self.whole[1],
+            keys: self.whole[2],
+            shift: self.shift,
+            first_key: self.first_key,
+            ..Default::default()
+        }
+    }
+    /// Operand cu_q or cu_k of these.
+    pub fn lengths(&self, which: usize) -> Option<T> {
+        let cu = self.cu[which].as_deref()?;
+        let values: Vec<i64> = cu.iter().map(|x| i64::from(*x)).collect();
+        Some(T::ints(DType::I32, &[self.b, cu.len() / self.b], &values))
+    }
     fn factor(&self) -> f64 {
         if self.scale == 0.0 {
             1.0 / (self.d as f64).sqrt()
