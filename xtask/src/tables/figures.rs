@@ -51,7 +51,7 @@ pub const CIRCLES: &[Entry] = &[
 pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave", ceiling: 6500, why: "a job on its devices, its sessions and threads, its folder, record, checkpoints and trace, probes, and what programs call" },
     Entry { place: "crossweave-backend-ascend", ceiling: 3300, why: "a run time, operators, fused ones among them, and collectives of one vendor, each declared by hand" },
-    Entry { place: "crossweave-backend-cpu", ceiling: 12080, why: "kernels of every op for every instruction set, which run in the process" },
+    Entry { place: "crossweave-backend-cpu", ceiling: 12120, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3850, why: "every collective with its checks, which the CPU back end repeats, and what they do between hosts: chains, relays, formulas" },
     Entry { place: "crossweave-backend-wgpu", ceiling: 7050, why: "kernels of every op as WGSL text" },
     Entry { place: "crossweave-benches", ceiling: 3050, why: "one program for each kind of measurement" },
@@ -59,7 +59,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-cli", ceiling: 4050, why: "a file for each verb" },
     Entry { place: "crossweave-collectives", ceiling: 4250, why: "compositions, plans and their verification for every collective" },
     Entry { place: "crossweave-config", ceiling: 9000, why: "one row of tables for each key of the config, with checks and docs" },
-    Entry { place: "crossweave-conform", ceiling: 21060, why: "one case for each duty of a plugin, families of trials for each dimension of what may go wrong, the references in double precision, and scorecards by families of cases" },
+    Entry { place: "crossweave-conform", ceiling: 21640, why: "one case for each duty of a plugin, families of trials for each dimension of what may go wrong, the references in double precision, parts of rows that are put together, and scorecards by families of cases" },
     Entry { place: "crossweave-data", ceiling: 9350, why: "every form in which people keep corpora and examples, rows told by content, pairs of texts too, which tokens of a conversation count, and what keeps a hostile one from filling the memory" },
     Entry { place: "crossweave-engine", ceiling: 4020, why: "the walk, blocks with what they exchange, what a rank is set up on, set-up, evaluation over ranks and stages, and what a run is watched by" },
     Entry { place: "crossweave-family", ceiling: 5800, why: "one file of at most 120 lines for each family, which models can be cut over ranks, and the table of what every class of transformers reads" },
@@ -68,11 +68,11 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-hal", ceiling: 11630, why: "device layer, collective checker, crash reports, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
     Entry { place: "crossweave-jinja", ceiling: 8250, why: "a whole language, with the strings, numbers and formats of Python" },
     Entry { place: "crossweave-job", ceiling: 3100, why: "what a config, a model and data say of every rank: units, division, batches, specifications and what rests off a device; faults with their places" },
-    Entry { place: "crossweave-kernels", ceiling: 4000, why: "device kernels as source, with launches and budgets" },
+    Entry { place: "crossweave-kernels", ceiling: 4180, why: "device kernels as source, with launches and budgets, those of the extended attention and its parts of rows too" },
     Entry { place: "crossweave-layers", ceiling: 4750, why: "recording, replaying and validating every call of the plugin interface" },
     Entry { place: "crossweave-plan", ceiling: 3050, why: "the plan, its laws, passes and text, what blocks say to other ranks, and what ranks do together outside it" },
     Entry { place: "crossweave-plugin", ceiling: 2750, why: "the traits, their export as C tables, and the requests of ops and collectives read once for all back ends" },
-    Entry { place: "crossweave-tensor", ceiling: 9300, why: "shapes and gradients of every op, those of single heads, of experts, and of layers, vocabularies and rows cut over ranks too, what blocks exchange with its adjoints, and the types of values and of gradients" },
+    Entry { place: "crossweave-tensor", ceiling: 9310, why: "shapes and gradients of every op, those of single heads, of experts, and of layers, vocabularies and rows cut over ranks too, what blocks exchange with its adjoints, and the types of values and of gradients" },
     Entry { place: "crossweave-zero", ceiling: 4350, why: "passes, lowering to programs, and the closed formulas" },
     Entry { place: "xtask", ceiling: 4800, why: "rules with their tables, and the gate" },
 ];
@@ -81,7 +81,7 @@ pub const CRATE_LINES: &[Entry] = &[
 #[rustfmt::skip]
 pub const FIELDS: &[Entry] = &[
     Entry { place: "backends/cpu/src/gemm/mod.rs: Gemm", ceiling: 16, why: "one planned product: sizes, strides and blocking" },
-    Entry { place: "backends/cpu/src/ops/attention/mod.rs: Shape", ceiling: 16, why: "one attention: sizes, mask, views, and what comes on top" },
+    Entry { place: "backends/cpu/src/ops/attention/mod.rs: Shape", ceiling: 17, why: "one attention: sizes, mask, views, and what comes on top" },
     Entry { place: "backends/cpu/src/stream.rs: Shared", ceiling: 17, why: "one lock, its condition and the counters that its thread publishes" },
     Entry { place: "backends/cuda/src/driver.rs: Copy2d", ceiling: 16, why: "CUDA_MEMCPY2D of the driver" },
     Entry { place: "backends/gpu/src/nccl/comm.rs: Inner", ceiling: 22, why: "what a communicator shares with the thread that watches it" },
@@ -185,6 +185,7 @@ pub const FUNCTION_LINES: &[Entry] = &[
     Entry { place: "hal/conform/src/leak.rs: cases", ceiling: 105, why: "the list of cases" },
     Entry { place: "hal/conform/src/op/attention.rs: packed", ceiling: 116, why: "a list of trials" },
     Entry { place: "hal/conform/src/op/attention_ext.rs: trials", ceiling: 135, why: "a list of trials" },
+    Entry { place: "hal/conform/src/op/attention_parts.rs: shapes", ceiling: 120, why: "a list of trials" },
     Entry { place: "hal/conform/src/op/index.rs: scatter", ceiling: 109, why: "one case from inputs to comparison" },
     Entry { place: "hal/conform/src/op/integers.rs: trials", ceiling: 109, why: "a list of trials" },
     Entry { place: "hal/conform/src/op/matmul.rs: product", ceiling: 215, why: "one case from inputs to comparison" },

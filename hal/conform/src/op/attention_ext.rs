@@ -21,10 +21,18 @@ pub fn cells() -> Vec<Cell> {
             (op::ATTENTION_EXT_FWD, false),
             (op::ATTENTION_EXT_BWD, true),
         ] {
-            all.push(Cell::new(id, t.name(), move |g| trials(g, t, back)));
+            all.push(Cell::new(id, t.name(), move |g| match g.about {
+                About::Parts => parts(g, t, back),
+                _ => trials(g, t, back),
+            }));
         }
     }
     all
+}
+
+fn parts(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
+    let all = attention_parts::shapes();
+    all.iter().map(|s| trial(g, t, s, false, back)).collect()
 }
 
 fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
@@ -92,10 +100,6 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
             ),
             bias(cu(&[2, 9, 9, 31], None, s(1, 40, 40, 2, 1, 8, true))),
         ];
-        return shapes.iter().map(|s| trial(g, t, s, false, back)).collect();
-    }
-    if g.about == About::Parts {
-        let shapes = attention_parts::shapes(&s(1, 1, 1, 1, 1, 8, true));
         return shapes.iter().map(|s| trial(g, t, s, false, back)).collect();
     }
     let shapes = [

@@ -15,8 +15,8 @@ use std::ops::Range;
 
 const F: DType = DType::F32;
 
-/// What the trials of parts are of; `like` has one of each size, and a causal mask.
-pub fn shapes(like: &Shape) -> Vec<Shape> {
+/// What the trials of parts are of.
+pub fn shapes() -> Vec<Shape> {
     let s = |b, tq, tk, h, hkv, shift| Shape {
         b,
         tq,
@@ -24,7 +24,9 @@ pub fn shapes(like: &Shape) -> Vec<Shape> {
         h,
         hkv,
         shift,
-        ..like.clone()
+        d: 8,
+        causal: true,
+        ..Shape::default()
     };
     let wide = |wide, s: Shape| Shape { wide, ..s };
     let window = |window, s: Shape| Shape { window, ..s };

@@ -287,6 +287,23 @@ fn by_age(id: u32, case: Case) -> Case {
     }
 }
 
+/// Parts of rows that are put together, of both directions.
+fn merged(shared: &Shared) -> [Case; 2] {
+    let both = [
+        (op::ATTENTION_EXT_FWD, false),
+        (op::ATTENTION_EXT_BWD, true),
+    ];
+    both.map(|(id, back)| {
+        let s = shared.clone();
+        let case = Case::new(format!("op.{}.merged", rig::row(id).name), move |ctx| {
+            s.with(ctx, |o, mut g| {
+                attention_parts::merged(&mut o.rig, &mut g, back)
+            })
+        });
+        case.row("op (parts)").limit(LIMIT).since(11)
+    })
+}
+
 /// The group's cases.
 pub fn cases() -> Vec<Case> {
     let shared = Shared::default();
@@ -339,18 +356,7 @@ pub fn cases() -> Vec<Case> {
         });
         all.push(by_age(spec.id, case.row(rows(spec.id)).limit(LIMIT)));
     }
-    for (id, back) in [
-        (op::ATTENTION_EXT_FWD, false),
-        (op::ATTENTION_EXT_BWD, true),
-    ] {
-        let s = shared.clone();
-        let case = Case::new(format!("op.{}.merged", rig::row(id).name), move |ctx| {
-            s.with(ctx, |o, mut g| {
-                attention_parts::merged(&mut o.rig, &mut g, back)
-            })
-        });
-        all.push(case.row("op (parts)").limit(LIMIT).since(11));
-    }
+    all.extend(merged(&shared));
     for spec in OPS {
         let of: Vec<usize> = (0..cells.len())
             .filter(|i| cells[*i].op == spec.id)
