@@ -59,10 +59,18 @@ fn is_revised(was: &BTreeMap<&str, &str>, is: &BTreeMap<&str, &str>, name: &str)
         let words = signature.rsplit_once("Params: ").map_or("", |s| s.1);
         words.split([' ', ';']).any(|w| w == own)
     };
-    let of = was.iter().filter(|(op, s)| **op == own || has(s));
-    let newer = |op: &str, s: &str| is.get(op).is_some_and(|n| revision(n) > revision(s));
-    let each: Vec<bool> = of.map(|(op, s)| newer(op, s)).collect();
-    !each.is_empty() && each.iter().all(|n| *n)
+    // An op that a lock of ops does not have was not there; a lock of before has none at all.
+    let there = |op: &&str| was.is_empty() || was.contains_key(op);
+    let signed = was.iter().chain(is);
+    let of = signed
+        .filter(|(op, s)| **op == own || has(s))
+        .map(|(op, _)| *op);
+    let of: BTreeSet<&str> = of.filter(there).collect();
+    let newer = |op: &&str| {
+        let [before, now] = [was, is].map(|ops| ops.get(op).map(|s| revision(s)));
+        now > before.or(Some(1))
+    };
+    !of.is_empty() && of.iter().all(newer)
 }
 
 /// What a new lock breaks of an old one; empty = only what the rules allow.
