@@ -52,7 +52,8 @@ fn args(
         ..Default::default()
     };
     let (w, q, k) = common_of(o, at, lse, plain)?;
-    if !(0.0..1.0).contains(&p.dropout) || !(p.cap >= 0.0 && p.cap.is_finite()) {
+    let fits = (0.0..1.0).contains(&p.dropout) && p.cap >= 0.0 && p.cap.is_finite();
+    if !fits {
         let what = "must be in [0, 1) and not negative";
         return invalid(o, format!("dropout {} and cap {} {what}", p.dropout, p.cap));
     }
