@@ -47,16 +47,17 @@ mod tests {
     #[test]
     fn a_request_is_of_the_first_revision_that_says_all_of_it() {
         let of = |dtypes: &[DType], p: &AttentionExtParams| {
-            let layouts: Vec<Layout> = dtypes
-                .iter()
-                .map(|t| Layout::contiguous(*t, &[1, 1, 1, 1]))
-                .collect();
+            let mut layouts = [Layout::ABSENT; 11];
+            for (l, t) in layouts.iter_mut().zip(dtypes) {
+                *l = Layout::contiguous(*t, &[1, 1, 1, 1]);
+            }
+            let layouts = &layouts[..dtypes.len()];
             let id = if dtypes.len() == 5 {
                 ATTENTION_EXT_FWD
             } else {
                 ATTENTION_EXT_BWD
             };
-            revision_of(id, &layouts, p.as_bytes())
+            revision_of(id, layouts, p.as_bytes())
         };
         let (f, h) = (DType::F32, DType::Bf16);
         let none = AttentionExtParams::default();
