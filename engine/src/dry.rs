@@ -354,6 +354,7 @@ fn as_planned(said: crossweave_tensor::Said) -> Said {
             elements: said.elements,
             beside: said.on.lane == Lane::Beside,
             again: said.on.again,
+            within: said.on.within,
             ranks: said.ranks,
             peers: said.peers.iter().map(peer).collect(),
         }),

@@ -1,7 +1,7 @@
 //! Communication inside blocks: what a block exchanges over an axis goes to the group of the mesh there.
 
 use crossweave_hal::{Collective, CommTag, Device, Event, Reduce, Stream};
-use crossweave_mesh::{Axis, Channel, GroupKey, Mesh};
+use crossweave_mesh::{Axis, Channel, GroupKey, Mesh, Part};
 use crossweave_tensor::{
     Exchange, Groups, Lane, Link, Result, Run, Tensor, check_exchange, shape_error,
 };
@@ -128,6 +128,15 @@ fn collective<'t>(e: &Exchange<'t>) -> Collective<'t> {
     }
 }
 
+/// The group of those that take part.
+fn key(on: &Link) -> GroupKey {
+    let all = GroupKey::over(on.axis);
+    match on.within {
+        0 => all,
+        n => all.part(Part::Node(n)),
+    }
+}
+
 impl Groups for MeshGroups {
     fn size(&self, axis: Axis) -> u32 {
         self.mesh.borrow().place().length(axis)
@@ -137,11 +146,12 @@ impl Groups for MeshGroups {
     }
 
     fn exchange(&self, run: &Run<'_>, on: &Link, all: &[Exchange<'_>]) -> Result<()> {
-        check_exchange(on, self.size(on.axis), all)?;
+        let [_, ranks] = on.among([self.at(on.axis), self.size(on.axis)]);
+        check_exchange(on, ranks, all)?;
         let members: Vec<Collective<'_>> = all.iter().map(collective).collect();
         let mut mesh = self.mesh.borrow_mut();
         if on.lane == Lane::Compute {
-            mesh.group(on.axis)?
+            mesh.group(key(on))?
                 .group(run.stream(), &members, self.tag(on))?;
             return Ok(());
         }
@@ -151,7 +161,7 @@ impl Groups for MeshGroups {
                 on.op, on.axis
             ));
         };
-        let group = mesh.group(GroupKey::over(on.axis).on(Channel::Blocks))?;
+        let group = mesh.group(key(on).on(Channel::Blocks))?;
         run.stream().record_again(&beside.began)?;
         beside.stream.wait(&beside.began)?;
         let read = all.iter().flat_map(Exchange::touched).cloned();

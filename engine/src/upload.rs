@@ -92,22 +92,46 @@ impl Cuts {
         let placed = words.zip((0..t.max(1)).cycle());
         placed.filter_map(move |(word, i)| (whole || here(i)).then_some(word))
     }
-    /// Returns true if attention needs the ends of documents for each run of queries ([`Batch::run_segments`]).
-    fn by_run(&self) -> bool {
-        self.over != AxisSet::NONE && self.rows.meeting == Meeting::Gather
-    }
-    /// Cumulative lengths of the documents of whole rows as those of the queries of each run that is here, and of their keys. Under a causal mask
-    /// a document's keys end where its last query of the run does, so that the mask counts from there; else they are those of the row.
-    pub fn run_lengths(&self, t: u64) -> Vec<impl Fn(i32) -> [i32; 2] + use<>> {
-        let (causal, by_run) = (self.rows.causal, self.by_run());
-        let runs = self.runs(t).iter().filter(|_| by_run);
-        let clipped = move |[from, n]: [i32; 2]| {
-            move |cu: i32| {
-                let query = (cu - from).clamp(0, n);
-                [query, if causal { cu.min(from + n) } else { cu }]
+    /// The cumulative lengths of the documents of whole rows as attention needs them ([`Batch::run_segments`]): for the queries of each run that is here and
+    /// for their keys, where these are gathered; for each run of each place, where they go around a ring.
+    ///
+    /// Under a causal mask the gathered keys of a document end where its last query of the run does, so that the mask counts from there; else they are
+    /// those of the row.
+    pub fn run_lengths(&self, t: u64) -> Vec<Clip> {
+        let causal = self.rows.causal;
+        let [own, seen] = [false, true].map(|keys| {
+            move |[from, n]: [u64; 2]| match (keys, causal) {
+                (false, _) => Clip([from, n].map(|n| n as i32)),
+                (true, true) => Clip([0, from + n].map(|n| n as i32)),
+                (true, false) => Clip([0, t as i32]),
             }
-        };
-        runs.map(|run| clipped(run.map(|n| n as i32))).collect()
+        });
+        match self.rows.meeting {
+            _ if self.over == AxisSet::NONE => vec![],
+            Meeting::Gather => self
+                .runs(t)
+                .iter()
+                .flat_map(|r| [own(r), seen(r)])
+                .collect(),
+            Meeting::Heads => vec![],
+            Meeting::Ring { .. } => {
+                let [_, places] = self.rows.meeting.on_ring(self.place);
+                let runs = |p: u64| self.rows.layout.runs([p, places], t);
+                (0..places).flat_map(|p| runs(p).iter().map(own)).collect()
+            }
+        }
+    }
+}
+
+/// Consecutive tokens of a row, which cumulative lengths of the row are seen in: the first, and how many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clip([i32; 2]);
+
+impl Clip {
+    /// A length of the row as it is seen there.
+    pub fn of(self, cu: i32) -> i32 {
+        let Clip([from, n]) = self;
+        (cu - from).clamp(0, n)
     }
 }
 
@@ -119,7 +143,7 @@ pub(crate) fn input_words(cuts: &Cuts, rows: &Rows) -> u64 {
     let positions = rows.documents.is_some_and(|d| d.positions);
     let runs = cuts.run_lengths(t).len() as u64;
     let lengths = if attention {
-        b * (t + 1) * (1 + 2 * runs)
+        b * (t + 1) * (1 + runs)
     } else {
         0
     };
@@ -172,7 +196,7 @@ pub(crate) fn upload(
     Ok(out)
 }
 
-/// The first of the parts that each run has.
+/// The first of the lengths of parts.
 const RUNS: usize = 6;
 
 fn upload_through(
@@ -191,7 +215,7 @@ fn upload_through(
         Some(_) => (b * (t + 1)) as usize,
         None => 0,
     };
-    // Words of each part: tokens, targets, cumulative lengths, positions, places of features, images; of each run lengths of queries and keys.
+    // Words of each part: tokens, targets, cumulative lengths, positions, places of features, images; lengths of parts.
     let mut parts = vec![
         n,
         n,
@@ -200,7 +224,7 @@ fn upload_through(
         if images.is_some() { n } else { 0 },
         batches.first().map_or(0, |m| m.images.len()),
     ];
-    parts.extend(runs.iter().flat_map(|_| [lengths; 2]));
+    parts.extend(runs.iter().map(|_| lengths));
     let all: usize = parts.iter().sum();
     let begin = |i: usize, j: usize| 4 * (i * all + parts[..j].iter().sum::<usize>());
     let host = staging.write()?;
@@ -224,10 +248,8 @@ fn upload_through(
         if let Some(d) = &attention {
             put(2, &mut *lengths_of(d, m.tokens, m.lengths, t));
             for (i, run) in runs.iter().enumerate() {
-                for side in 0..2 {
-                    let mut all = lengths_of(d, m.tokens, m.lengths, t).map(|cu| run(cu)[side]);
-                    put(RUNS + 2 * i + side, &mut all);
-                }
+                let mut all = lengths_of(d, m.tokens, m.lengths, t).map(|cu| run.of(cu));
+                put(RUNS + i, &mut all);
             }
         }
         if let Some(d) = &positions {
@@ -250,10 +272,7 @@ fn upload_through(
         let seen = |i: Images| copied_as(5, &[b * i.row, i.patches, i.patch], DType::F32);
         let lengths = |_| copied(2, &[b, t + 1]);
         let places = |_| copied(3, &[b, here]);
-        let run_of = |i: usize| -> Tensors<[Tensor; 2]> {
-            let at = RUNS + 2 * i;
-            Ok([copied(at, &[b, t + 1])?, copied(at + 1, &[b, t + 1])?])
-        };
+        let run_of = |i: usize| copied(RUNS + i, &[b, t + 1]);
         let by_run = (0..runs.len()).filter(|_| attention.is_some()).map(run_of);
         out.push(Batch {
             run_segments: by_run.collect::<Tensors<_>>()?,

@@ -5,6 +5,7 @@
 //! |---|---|---|---|
 //! | [`Meeting::Gather`] | keys and values of all ranks are gathered | own queries, all keys | nothing |
 //! | [`Meeting::Heads`] | tokens are exchanged for heads | all queries and keys of some heads | heads are exchanged for tokens |
+//! | [`Meeting::Ring`] | the same among `inner` ranks | the queries that are then here; keys go around the others | the same |
 //!
 //! A key-value head whose queries are on several ranks after the exchange goes to each of them; what they make of its gradient is added in
 //! rank order.
@@ -32,27 +33,41 @@ pub fn meet(
     if !cuts_rows(cx) {
         return Ok(([q, k, v], spec));
     }
-    match cx.env.batch.rows.meeting {
-        Meeting::Gather => {
-            let [k, v] = [
-                cx.gather_again(k, Axis::Cp, TOKENS)?,
-                cx.gather_again(v, Axis::Cp, TOKENS)?,
-            ];
-            Ok(([q, k, v], spec))
-        }
-        Meeting::Heads => {
-            let ranks = u64::from(cx.env.groups.size(Axis::Cp));
-            let own = exchanged(spec, ranks);
-            let copies = own.kv_heads * ranks / spec.kv_heads;
-            let [mut k, mut v] = [k, v];
-            if copies > 1 {
-                k = cx.repeat_heads(k, spec.kv_heads, copies)?;
-                v = cx.repeat_heads(v, spec.kv_heads, copies)?;
-            }
-            let mut to_heads = |x: Var| cx.all_to_all(x, Axis::Cp, [HEADS, TOKENS]);
-            let all = [to_heads(q)?, to_heads(k)?, to_heads(v)?];
-            Ok((all, own))
-        }
+    if cx.env.batch.rows.meeting == Meeting::Gather {
+        let [k, v] = [
+            cx.gather_again(k, Axis::Cp, TOKENS)?,
+            cx.gather_again(v, Axis::Cp, TOKENS)?,
+        ];
+        return Ok(([q, k, v], spec));
+    }
+    let Some(ranks) = exchanging(cx) else {
+        return Ok(([q, k, v], spec));
+    };
+    let own = exchanged(spec, ranks.into());
+    let copies = own.kv_heads * u64::from(ranks) / spec.kv_heads;
+    let [mut k, mut v] = [k, v];
+    if copies > 1 {
+        k = cx.repeat_heads(k, spec.kv_heads, copies)?;
+        v = cx.repeat_heads(v, spec.kv_heads, copies)?;
+    }
+    let within = within(cx, ranks);
+    let mut to_heads = |x: Var| cx.all_to_all_within(x, Axis::Cp, within, [HEADS, TOKENS]);
+    let all = [to_heads(q)?, to_heads(k)?, to_heads(v)?];
+    Ok((all, own))
+}
+
+/// The ranks that exchange tokens for heads; none where a rank would do so with itself.
+fn exchanging(cx: &Cx<'_>) -> Option<u32> {
+    let ranks = cx.env.groups.size(Axis::Cp).into();
+    let ranks = cx.env.batch.rows.meeting.exchange(ranks);
+    (cuts_rows(cx) && ranks > 1).then_some(ranks as u32)
+}
+
+/// So many ranks as the tape names them: 0 for all of the axis.
+fn within(cx: &Cx<'_>, ranks: u32) -> u32 {
+    match ranks == cx.env.groups.size(Axis::Cp) {
+        true => 0,
+        false => ranks,
     }
 }
 
@@ -81,8 +96,8 @@ fn common(a: u64, b: u64) -> u64 {
 /// # Errors
 /// The ranks; the device.
 pub fn part(cx: &mut Cx<'_>, y: Var) -> Result<Var> {
-    match cuts_rows(cx) && cx.env.batch.rows.meeting == Meeting::Heads {
-        true => cx.all_to_all(y, Axis::Cp, [TOKENS, HEADS]),
-        false => Ok(y),
+    match exchanging(cx) {
+        Some(ranks) => cx.all_to_all_within(y, Axis::Cp, within(cx, ranks), [TOKENS, HEADS]),
+        None => Ok(y),
     }
 }

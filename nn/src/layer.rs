@@ -443,13 +443,14 @@ impl Attention {
         bias: Option<Var>,
     ) -> Result<Var> {
         let inputs = self.inputs(cx, adapters, of)?;
+        let t = cx.val(inputs[1])?.shape().dims()[1];
+        let t = cx.env.batch.whole(cx.env.groups, t);
         let ([q, k, v], spec) = context::meet(cx, inputs, self.spec)?;
         let y = match (self.alibi, bias) {
             (None, None) => cx.attention(q, k, v, spec)?,
             (line, bias) => {
-                let t = cx.val(k)?.shape().dims()[1];
                 // Of all heads of the layer those that are here.
-                let [at, ranks] = spec.place_of_heads(cx.env.groups);
+                let [at, ranks] = spec.place_of_heads(cx.env);
                 let own = |line: &Tensor| match ranks {
                     1 => line.clone(),
                     _ => line.narrow(0, at * spec.heads, spec.heads),

@@ -104,6 +104,8 @@ pub struct Moves {
     pub beside: bool,
     /// Made only where the forward's value was not kept: not in a backward that follows its recomputation.
     pub again: bool,
+    /// The number of consecutive members of the axes' group that take part; 0: all.
+    pub within: u32,
     /// Members of the group.
     pub ranks: u32,
     /// The elements that go to and come from single members, where these are not alike for all.
@@ -137,7 +139,8 @@ impl Said {
         if !has_peers(self) && !has_peers(other) {
             return self == other;
         }
-        self.axes == other.axes && (a.kind, a.dtype, a.beside) == (b.kind, b.dtype, b.beside)
+        let call = |m: &Moves| (m.kind, m.dtype, m.beside, m.within);
+        self.axes == other.axes && call(a) == call(b)
     }
 }
 

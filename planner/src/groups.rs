@@ -142,7 +142,12 @@ fn said_groups(spec: &RankSpec, facts: &Facts) -> Vec<GroupKey> {
     });
     let group = |s: Said| {
         let key = spec.place.among(s.axes)?;
-        let beside = spec.zero.overlap && s.moves.as_ref().is_some_and(|m| m.beside);
+        let moves = s.moves.as_ref();
+        let key = match moves.map_or(0, |m| m.within) {
+            0 => key,
+            n => key.part(Part::Node(n)),
+        };
+        let beside = spec.zero.overlap && moves.is_some_and(|m| m.beside);
         Some(if beside { key.on(Channel::Blocks) } else { key })
     };
     let all: BTreeSet<GroupKey> = said.filter_map(group).collect();

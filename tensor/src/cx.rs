@@ -298,7 +298,7 @@ impl<'a> Cx<'a> {
     }
     /// Attention of `q [B, Tq, H D]` over `k, v [B, Tk, Hkv D]` to `[B, Tq, H D]`; heads may be a dim of their own.
     pub fn attention(&mut self, q: Var, k: Var, v: Var, spec: AttentionSpec) -> Result<Var> {
-        ops::attention::forward(self, q, k, v, spec, AttentionExtras::default())
+        self.attention_with(q, k, v, spec, AttentionExtras::default())
     }
     /// The same with what is added to the scores.
     pub fn attention_with(
@@ -309,7 +309,10 @@ impl<'a> Cx<'a> {
         spec: AttentionSpec,
         extras: AttentionExtras,
     ) -> Result<Var> {
-        ops::attention::forward(self, q, k, v, spec, extras)
+        match ops::ring::goes_round(self.env.batch) {
+            true => ops::ring::forward(self, [q, k, v], spec, extras),
+            false => ops::attention::forward(self, q, k, v, spec, extras),
+        }
     }
     /// Zeroes a fraction `p` of a hidden state, scales the rest; nothing outside training.
     pub fn dropout(&mut self, x: Var, p: f64) -> Result<Var> {
@@ -369,7 +372,22 @@ impl<'a> Cx<'a> {
     /// V -> V: each rank gets its piece of dim `split` from every other, one behind the other along dim `join`; backward is the
     /// opposite exchange.
     pub fn all_to_all(&mut self, x: Var, on: Axis, [split, join]: [usize; 2]) -> Result<Var> {
-        ops::comm::forward(self, x, on, Kind::AllToAll { split, join })
+        self.all_to_all_within(x, on, 0, [split, join])
+    }
+    /// The same among `within` consecutive ranks; 0: all.
+    pub fn all_to_all_within(
+        &mut self,
+        x: Var,
+        on: Axis,
+        within: u32,
+        [split, join]: [usize; 2],
+    ) -> Result<Var> {
+        let kind = Kind::AllToAll {
+            split,
+            join,
+            within,
+        };
+        ops::comm::forward(self, x, on, kind)
     }
     /// V -> V: what the rank `by` places before this one has, around the axis; backward sends as far the other way.
     pub fn shift(&mut self, x: Var, on: Axis, by: i32) -> Result<Var> {

@@ -54,9 +54,10 @@ pub struct Batch {
     pub cut_over: AxisSet,
     /// Which tokens these are, and how attention meets the others.
     pub rows: RowCut,
-    /// Where rows are cut, hold several documents and keys are gathered ([`crate::Meeting::Gather`]): for each run of the tokens that are here
-    /// ([`Batch::runs`]) where the documents' queries in it end, and their keys in the row, i32 `[B, n + 1]` each.
-    pub run_segments: Vec<[Tensor; 2]>,
+    /// Where rows are cut and hold several documents, the ends of these as parts of attention have them, i32 `[B, n + 1]` each. Where keys are
+    /// gathered ([`crate::Meeting::Gather`]) two for each run of the tokens that are here ([`Batch::runs`]): of the queries in it, and of their
+    /// keys in the row. Where keys go around a ring, one for each run of each place of the ring.
+    pub run_segments: Vec<Tensor>,
     /// The axes over whose ranks the tokens of hidden states between units are cut (sequence parallelism): the batch has whole rows on
     /// each, and of the hidden state of each row a rank has a piece.
     pub hidden_over: AxisSet,

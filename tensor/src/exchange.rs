@@ -27,6 +27,8 @@ pub struct Link {
     pub lane: Lane,
     /// A value that the forward had is gathered once more for the backward.
     pub again: bool,
+    /// So many consecutive ranks of the axis take part, this among them; 0: all.
+    pub within: u32,
 }
 
 impl Link {
@@ -37,6 +39,15 @@ impl Link {
             axis,
             lane: Lane::Compute,
             again: false,
+            within: 0,
+        }
+    }
+
+    /// The place of a rank among those that take part, and how many they are, given the same along the axis.
+    pub fn among(&self, [at, ranks]: [u32; 2]) -> [u32; 2] {
+        match self.within {
+            0 => [at, ranks],
+            n => [at % n, n],
         }
     }
 }

@@ -140,10 +140,9 @@ impl Groups for Rehearsed {
         self.place.at(axis)
     }
     fn exchange(&self, _: &Run<'_>, on: &Link, all: &[Exchange<'_>]) -> Result<()> {
-        let ranks = self.size(on.axis);
-        check_exchange(on, ranks, all)?;
-        if ranks > 1 {
-            let place = [self.at(on.axis), ranks];
+        let place = on.among([self.at(on.axis), self.size(on.axis)]);
+        check_exchange(on, place[1], all)?;
+        if place[1] > 1 {
             self.said.borrow_mut().extend(Said::of(on, place, all));
         }
         if on.lane == Lane::Beside {

@@ -22,6 +22,31 @@ pub enum Meeting {
     Gather,
     /// Tokens are exchanged for heads before attention and back behind it (DeepSpeed-Ulysses, Jacobs et al. 2023, arXiv 2309.14509).
     Heads,
+    /// Keys and values go around a ring of ranks while queries stay (Liu et al. 2023, arXiv 2310.01889). Of the ranks along the axis `inner`
+    /// consecutive ones are one place of the ring: they exchange tokens for heads first (Fang and Zhao 2024, arXiv 2405.07719).
+    Ring {
+        /// Ranks at a place of the ring; 1: a ring of all.
+        inner: u32,
+    },
+}
+
+impl Meeting {
+    /// The number of consecutive ranks that exchange tokens for heads, among so many along the axis.
+    pub fn exchange(self, ranks: u64) -> u64 {
+        match self {
+            Meeting::Gather => 1,
+            Meeting::Heads => ranks,
+            Meeting::Ring { inner } => u64::from(inner),
+        }
+    }
+
+    /// The place on the ring of a rank at a place among so many, and the places that the ring has; one place where nothing goes round.
+    pub fn on_ring(self, [at, ranks]: [u64; 2]) -> [u64; 2] {
+        match self {
+            Meeting::Ring { inner } => [at, ranks].map(|n| n / u64::from(inner.max(1))),
+            Meeting::Gather | Meeting::Heads => [0, 1],
+        }
+    }
 }
 
 /// The cut of rows over the ranks of an axis.
@@ -33,6 +58,26 @@ pub struct RowCut {
     pub meeting: Meeting,
     /// No query sees a later key.
     pub causal: bool,
+}
+
+impl RowCut {
+    /// Pairs of query and key of a row of `tokens` that the rank at a place among so many computes, of all heads, under a window (0: none). Where ranks
+    /// exchange heads each has a part of those of all.
+    pub fn pairs(&self, place: [u64; 2], tokens: u64, window: u64) -> f64 {
+        let inner = self.meeting.exchange(place[1]).max(1);
+        let runs = self.layout.runs(place.map(|n| n / inner), tokens);
+        let seen = |i: u64| {
+            let end = if self.causal { i + 1 } else { tokens };
+            let hidden = if window > 0 {
+                (i + 1).saturating_sub(window)
+            } else {
+                0
+            };
+            (end - hidden) as f64
+        };
+        let all = runs.iter().flat_map(|[from, n]| from..from + n);
+        all.map(seen).sum::<f64>() / inner as f64
+    }
 }
 
 /// Consecutive tokens of a row: the first, and how many.
@@ -166,6 +211,13 @@ mod tests {
                     assert_eq!(next, tokens / ranks);
                 }
                 assert!(owners.iter().all(|n| *n == 1));
+                let cut = RowCut {
+                    layout,
+                    causal: true,
+                    ..RowCut::default()
+                };
+                let counted = (0..ranks).map(|at| cut.pairs([at, ranks], tokens, 0) as u64);
+                assert_eq!(counted.collect::<Vec<_>>(), pairs);
                 if layout == Layout::ZigZag {
                     assert!(pairs.iter().all(|n| *n == pairs[0]), "{pairs:?}");
                 }

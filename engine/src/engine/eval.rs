@@ -215,14 +215,10 @@ impl Engine {
                     DType::F32,
                 )
             };
-            let by_run = |d: Documents| -> Tensors<Vec<[Tensor; 2]>> {
-                let runs = cuts.run_lengths(seq);
-                let each = runs.iter().map(|run| {
-                    let side = |i: usize| {
-                        let mut all = lengths_of(&d, tokens, given, seq).map(|cu| run(cu)[i]);
-                        words(&mut all, &lengths)
-                    };
-                    Ok([side(0)?, side(1)?])
+            let by_run = |d: Documents| -> Tensors<Vec<Tensor>> {
+                let each = cuts.run_lengths(seq).into_iter().map(|run| {
+                    let mut all = lengths_of(&d, tokens, given, seq).map(|cu| run.of(cu));
+                    words(&mut all, &lengths)
                 });
                 each.collect()
             };

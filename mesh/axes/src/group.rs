@@ -9,7 +9,8 @@ pub enum Part {
     /// All.
     #[default]
     Whole,
-    /// Those of a rank's node: the group is cut into runs of so many members (hierarchical partition, ZeRO++ hpZ).
+    /// Those of a rank's node: the group is cut into runs of so many members (hierarchical partition, ZeRO++ hpZ; the ranks that exchange
+    /// heads within a ring).
     Node(u32),
     /// Those at these places of the group: pipeline stages that share parameters.
     Tied(Vec<u32>),

@@ -127,14 +127,15 @@ pub fn rows(model: &Model) -> std::result::Result<(), SplitError> {
     }
 }
 
-/// Can queries meet keys of rows that are cut over `cp` ranks, where layers are cut over `tp`: by gathered keys, or `by_heads`?
+/// Can queries meet keys of rows that are cut over ranks, of which `exchange` exchange tokens for heads (1: none) and layers are cut over `tp`? `gathered`:
+/// they meet by gathered keys.
 ///
 /// # Errors
-/// Heads that the ranks do not divide; a window in attention that sees both ways.
+/// Heads that the ranks do not divide; gathered keys under a window in attention that sees both ways.
 pub fn meeting(
     model: &Model,
-    [cp, tp]: [u64; 2],
-    by_heads: bool,
+    [exchange, tp]: [u64; 2],
+    gathered: bool,
 ) -> std::result::Result<(), SplitError> {
     let each = model.stack.layers.iter().map(|l| &l.attention.1);
     let wrong = |what: String, fix: &str| {
@@ -143,18 +144,18 @@ pub fn meeting(
     };
     for a in each {
         let heads = a.heads / tp.max(1);
-        if by_heads && !heads.is_multiple_of(cp) {
+        if !heads.is_multiple_of(exchange) {
             return wrong(
                 format!(
-                    "the {cp} ranks of mesh.cp do not divide the {heads} query heads that a rank has of a layer"
+                    "{exchange} ranks that exchange tokens for heads do not divide the {heads} query heads that a rank has of a layer"
                 ),
-                "set it to \"all_gather\"",
+                "set it to \"all_gather\" or \"p2p\"",
             );
         }
-        if !by_heads && a.window > 0 && !a.causal {
+        if gathered && a.window > 0 && !a.causal {
             return wrong(
                 "a window of attention that sees both ways is not cut".into(),
-                "set it to \"a2a\"",
+                "set it to \"p2p\" or \"a2a\"",
             );
         }
     }

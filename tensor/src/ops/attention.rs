@@ -3,7 +3,7 @@
 //!
 //! Where rows are cut over ranks and the keys of all are here (context parallelism, [`crate::Meeting::Gather`]), each run of consecutive
 //! queries is one attention over the keys up to its end, or over all where the mask is not causal: a query then meets the keys, biases and random words that it
-//! meets on one rank.
+//! meets on one rank. Where keys go around the ranks ([`crate::Meeting::Ring`]) it is another op, [`super::ring`].
 //!
 //! What not every device has a kernel for goes to `attention_ext_*`, and only where it is asked for: a soft cap of the scores, a bias by
 //! distance, sinks, dropout of the weights, and packed rows whose keys are not their queries.
@@ -12,13 +12,12 @@ use super::OpNode;
 use super::add::{copy, sum};
 use crate::env::Env;
 use crate::error::{Result, shape_error};
-use crate::groups::Groups;
 use crate::spmd::AXES;
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
-use crossweave_mesh::AxisSet;
+use crossweave_mesh::{Axis, AxisSet};
 
 /// How heads lie and what is masked.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -54,18 +53,23 @@ pub struct AttentionExtras {
 }
 
 impl AttentionSpec {
-    /// The place of these heads among equal parts of a layer's, and how many parts there are: those over tp, and each of them cut over cp.
-    pub fn place_of_heads(&self, groups: &dyn Groups) -> [u64; 2] {
+    /// The place of these heads among equal parts of a layer's, and how many parts there are: those over tp, and each of them cut over the ranks
+    /// of cp that exchange heads.
+    pub fn place_of_heads(&self, env: &Env<'_>) -> [u64; 2] {
         let over = AXES.iter().filter(|axis| self.split.contains(**axis));
         over.fold([0, 1], |[at, all], axis| {
-            let n = u64::from(groups.size(*axis));
-            [at * n + u64::from(groups.at(*axis)), all * n]
+            let [place, n] = [env.groups.at(*axis), env.groups.size(*axis)].map(u64::from);
+            let n = match axis {
+                Axis::Cp => env.batch.rows.meeting.exchange(n),
+                _ => n,
+            };
+            [at * n + place % n, all * n]
         })
     }
-    fn flags(&self) -> u32 {
+    pub(super) fn flags(&self) -> u32 {
         if self.causal { op::FLAG_CAUSAL } else { 0 }
     }
-    fn params(&self) -> op::AttentionParams {
+    pub(super) fn params(&self) -> op::AttentionParams {
         op::AttentionParams {
             flags: self.flags(),
             scale: self.scale,
@@ -142,9 +146,9 @@ fn parts(cx: &Cx<'_>, spec: &AttentionSpec, [rows, tq, tk]: [u64; 3]) -> Result<
     let runs = batch.runs(env.groups, tq);
     let each = runs.placed().enumerate();
     each.map(|(i, (at, [from, n]))| {
-        let segments = match (cu, batch.run_segments.get(i)) {
+        let segments = match (cu, batch.run_segments.chunks_exact(2).nth(i)) {
             (None, _) => None,
-            (Some(_), Some(both)) => Some(both.clone()),
+            (Some(_), Some(both)) => Some([both[0].clone(), both[1].clone()]),
             (Some(_), None) => {
                 return shape_error(
                     "attention: the batch has documents and no lengths of them for cut rows",
@@ -208,7 +212,7 @@ fn keys(
     (rows, whole): (u64, [u64; 2]),
 ) -> Vec<([u64; 2], op::PhiloxDyn)> {
     let [at, ranks] = match spec.dropout > 0.0 && env.training {
-        true => spec.place_of_heads(env.groups),
+        true => spec.place_of_heads(env),
         false => [0, 1],
     };
     let [_, from, queries] = part.queries;

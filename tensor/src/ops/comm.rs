@@ -45,10 +45,12 @@ pub(crate) enum Kind {
     GatherAlike {
         dim: usize,
     },
-    /// The dim `split` is cut into pieces for the ranks, and what comes is laid one behind the other along `join`.
+    /// The dim `split` is cut into pieces for the ranks, and what comes is laid one behind the other along `join`. `within`: among so many
+    /// consecutive ranks; 0: all.
     AllToAll {
         split: usize,
         join: usize,
+        within: u32,
     },
     Shift {
         by: i32,
@@ -76,7 +78,7 @@ impl Kind {
             | Kind::Scatter { dim }
             | Kind::Slice { dim }
             | Kind::GatherAlike { dim } => [Some(dim), None],
-            Kind::AllToAll { split, join } => [Some(split), Some(join)],
+            Kind::AllToAll { split, join, .. } => [Some(split), Some(join)],
         }
     }
     /// The types of what goes in and what comes out.
@@ -110,8 +112,14 @@ struct Move<'a, 'e> {
 }
 
 impl Move<'_, '_> {
+    /// The place of this rank among those that take part, and how many they are.
+    fn place(&self) -> [u64; 2] {
+        let (groups, axis) = (self.env.groups, self.link.axis);
+        let place = [groups.at(axis), groups.size(axis)];
+        self.link.among(place).map(u64::from)
+    }
     fn ranks(&self) -> u64 {
-        self.env.groups.size(self.link.axis).into()
+        self.place()[1]
     }
 
     fn exchange(&self, all: &[Exchange<'_>]) -> Result<()> {
@@ -262,10 +270,7 @@ impl Move<'_, '_> {
     fn sliced(&self, x: &Tensor, dim: usize) -> Result<Tensor> {
         let shape = self.piece(x.shape(), dim)?;
         let y = self.env.run.empty(shape, x.dtype())?;
-        let at = u64::from(self.env.groups.at(self.link.axis));
-        let runs = self
-            .layout(dim)
-            .runs([at, self.ranks()], x.shape().dims()[dim]);
+        let runs = self.layout(dim).runs(self.place(), x.shape().dims()[dim]);
         for (at, [from, len]) in runs.placed() {
             copy(self.env, &y.narrow(dim, at, len), &x.narrow(dim, from, len))?;
         }
@@ -280,10 +285,7 @@ impl Move<'_, '_> {
         self.unpacked(came, shape, join)
     }
     fn shifted(&self, x: &Tensor, by: i32) -> Result<Tensor> {
-        let (n, at) = (
-            self.ranks() as i64,
-            i64::from(self.env.groups.at(self.link.axis)),
-        );
+        let [at, n] = self.place().map(|n| n as i64);
         let x = self.dense(x)?;
         let y = self.env.run.empty(*x.shape(), x.dtype())?;
         let rank = |places: i64| (at + places).rem_euclid(n) as u32;
@@ -300,9 +302,17 @@ impl Move<'_, '_> {
 impl Node {
     fn at<'a, 'e>(&self, env: &'a Env<'e>, again: bool) -> Move<'a, 'e> {
         let link = Link::new(self.kind.name(), self.axis);
+        let within = match self.kind {
+            Kind::AllToAll { within, .. } => within,
+            _ => 0,
+        };
         Move {
             env,
-            link: Link { again, ..link },
+            link: Link {
+                again,
+                within,
+                ..link
+            },
         }
     }
     /// The same on the lane beside the block's kernels.
@@ -369,7 +379,7 @@ impl Node {
             Kind::Gather { dim, .. } => to.scattered(&dy, dim)?,
             Kind::Scatter { dim } | Kind::Slice { dim } => to.gathered(&dy, dim)?,
             Kind::GatherAlike { dim } => to.sliced(&dy, dim)?,
-            Kind::AllToAll { split, join } => to.exchanged(&dy, join, split)?,
+            Kind::AllToAll { split, join, .. } => to.exchanged(&dy, join, split)?,
             Kind::Shift { by } => to.shifted(&dy, -by)?,
         };
         if waits {
@@ -392,10 +402,10 @@ pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, axis: Axis, kind: Kind) -> Result
         kind,
     };
     let value = cx.val(x)?.clone();
-    let ranks = cx.env.groups.size(axis);
     // No backward reads the summands of a sum, so their memory takes it.
-    let free = kind == Kind::Reduce && ranks > 1 && value.is_dense() && cx.spoil(x, "reduce");
     let to = node.at(cx.env, false);
+    let ranks = to.ranks();
+    let free = kind == Kind::Reduce && ranks > 1 && value.is_dense() && cx.spoil(x, "reduce");
     // On one rank too, where nothing is cut.
     for dim in kind.dims().into_iter().flatten() {
         to.whole(value.shape(), dim)?;
@@ -412,7 +422,7 @@ pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, axis: Axis, kind: Kind) -> Result
         Kind::Scatter { dim } => to.scattered(&value, dim)?,
         Kind::Slice { dim } => to.sliced(&value, dim)?,
         Kind::GatherAlike { dim } => to.gathered(&value, dim)?,
-        Kind::AllToAll { split, join } => to.exchanged(&value, split, join)?,
+        Kind::AllToAll { split, join, .. } => to.exchanged(&value, split, join)?,
         Kind::Shift { by } => to.shifted(&value, by)?,
     };
     let made = cx.next_node();

@@ -21,6 +21,8 @@ pub mod pair;
 pub mod pointwise;
 pub mod positions;
 pub mod repeat;
+pub mod ring;
+mod ring_parts;
 pub mod rope;
 pub mod split;
 pub mod vocabulary;
@@ -49,6 +51,7 @@ pub(crate) enum OpNode {
     Swiglu(activation::SwigluNode),
     Rope(rope::Node),
     Attention(attention::Node),
+    Ring(Box<ring::Node>),
     DistanceBias(distance_bias::Node),
     Dropout(dropout::Node),
     Add(add::Node),
@@ -78,6 +81,7 @@ impl OpNode {
             OpNode::Swiglu(n) => n.backward(b, nodes),
             OpNode::Rope(n) => n.backward(b),
             OpNode::Attention(n) => n.backward(b, nodes),
+            OpNode::Ring(n) => n.backward(b, nodes),
             OpNode::DistanceBias(n) => n.backward(b),
             OpNode::Dropout(n) => n.backward(b),
             OpNode::Add(n) => n.backward(b),
@@ -91,7 +95,10 @@ impl OpNode {
 
     /// Does it draw random numbers, where it is asked to drop something?
     pub fn draws(&self) -> bool {
-        matches!(self, OpNode::Dropout(_) | OpNode::Attention(_))
+        matches!(
+            self,
+            OpNode::Dropout(_) | OpNode::Attention(_) | OpNode::Ring(_)
+        )
     }
 
     /// Values read.
@@ -112,6 +119,7 @@ impl OpNode {
             OpNode::Swiglu(n) => vec![n.gate, n.up],
             OpNode::Rope(n) => vec![n.x],
             OpNode::Attention(n) => n.inputs(),
+            OpNode::Ring(n) => n.inputs(),
             OpNode::Dropout(n) => vec![n.x],
             OpNode::Add(n) => vec![n.a, n.b],
             OpNode::Xent(n) => vec![n.logits],
@@ -140,6 +148,7 @@ impl OpNode {
             OpNode::Swiglu(n) => Some(n.out),
             OpNode::Rope(n) => Some(n.out),
             OpNode::Attention(n) => Some(n.out),
+            OpNode::Ring(n) => Some(n.out),
             OpNode::DistanceBias(n) => Some(n.out),
             OpNode::Dropout(n) => Some(n.out),
             OpNode::Add(n) => Some(n.out),
