@@ -57,6 +57,13 @@ fn write(o: &mut String, file: &str, planned: &Planned) -> Result {
     if let Some(v) = &rank.vocabulary {
         vocabulary(o, v)?;
     }
+    if let Some(r) = &rank.rows {
+        writeln!(
+            o,
+            "rows are cut over {} ranks ({}, {}); of attention the fullest rank has {:.2} times the mean",
+            r.ranks, r.layout, r.comm, r.attention_over_mean
+        )?;
+    }
     if let Some(note) = &planned.note {
         writeln!(o, "note: {note}")?;
     }

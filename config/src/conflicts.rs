@@ -45,8 +45,6 @@ pub const CONFLICTS: &[Conflict] = &[
     row(&["run.canonical_shards", "mesh.tp"], "run.canonical_shards does not go with mesh.tp above 1", &["run.canonical_shards=4", "mesh.tp=2"]),
     row(&["run.canonical_shards", "mesh.cp"], "run.canonical_shards does not go with mesh.cp above 1", &["run.canonical_shards=4", "mesh.cp=2"]),
     row(&["run.balance", "mesh.cp"], "run.balance is \"even\" with mesh.cp above 1", &["run.balance=3,1", "mesh.cp=2"]),
-    row(&["mesh.cp_comm", "mesh.cp"], "\"p2p\" and \"a2a+p2p\" are refused with mesh.cp above 1: a ring of keys and values is not available in this build yet",
-        &["mesh.cp=2", "mesh.cp_comm=p2p"]),
     row(&["mesh.ep"], "above 1 it is refused: expert parallelism is not available in this build yet", &["mesh.ep=2"]),
     row(&["mesh.etp"], "above 1 it is refused: cutting experts is not available in this build yet", &["mesh.etp=2"]),
     row(&["mesh.ep", "mesh.etp", "mesh.dp", "mesh.cp", "mesh.tp"], "mesh.ep x mesh.etp divides the ranks of a stage, mesh.dp x mesh.cp x mesh.tp",

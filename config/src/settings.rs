@@ -257,9 +257,12 @@ pub struct Mesh {
     pub pp_layers: String,
     /// Context-parallel ranks.
     pub cp: u64,
-    /// The way in which queries meet the keys of the other context-parallel ranks: `all_gather` or `a2a`.
+    /// The way in which queries meet the keys of the other context-parallel ranks: `all_gather`, `a2a`, `p2p` or `a2a+p2p`.
     #[serde(default = "all_gather")]
     pub cp_comm: String,
+    /// Consecutive context-parallel ranks that exchange heads within a ring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cp_inner: Option<u64>,
     /// The way in which the tokens of a row lie on the ranks: `auto`, `zigzag` or `contiguous`.
     #[serde(default = "auto")]
     pub cp_layout: String,

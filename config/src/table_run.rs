@@ -77,13 +77,19 @@ const MESH: Table = Table {
             "cp_comm",
             &["all_gather", "a2a", "p2p", "a2a+p2p"],
             "\"all_gather\"",
-            "how queries meet the keys of the other mesh.cp ranks: all_gather = keys and values are gathered, a2a = tokens are exchanged for heads before attention and back behind it (DeepSpeed-Ulysses)",
+            "how queries meet the keys of the other mesh.cp ranks: all_gather = keys and values are gathered, a2a = tokens are exchanged for heads before attention and back behind it (DeepSpeed-Ulysses), p2p = keys and values go around a ring of the ranks, a2a+p2p = a2a among mesh.cp_inner ranks and a ring of these",
         ).free().words(&["cp_comm_type", "context_parallel_comm"]),
+        int(
+            "cp_inner",
+            1,
+            "",
+            "consecutive mesh.cp ranks that exchange tokens for heads, with cp_comm a2a+p2p",
+        ).free().words(&["hierarchical_context_parallel_sizes"]),
         word(
             "cp_layout",
             &["auto", "zigzag", "contiguous"],
             "\"auto\"",
-            "which tokens of a row a mesh.cp rank has: contiguous = one piece, zigzag = the r-th and the r-th last of two chunks a rank, so that a causal mask leaves all ranks as much work; auto = zigzag for causal models whose keys are gathered, else contiguous",
+            "which tokens of a row a mesh.cp rank has: contiguous = one piece, zigzag = the r-th and the r-th last of two chunks a rank, so that a causal mask leaves all ranks as much work; auto = zigzag for causal models, contiguous for others and with a2a",
         ).free(),
         int(
             "ep",

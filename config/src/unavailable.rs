@@ -34,13 +34,6 @@ pub(crate) fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
             no(path, what.into(), "set it to 1");
         }
     }
-    if s.mesh.cp > 1 && s.mesh.cp_comm.contains("p2p") {
-        no(
-            "mesh.cp_comm",
-            format!("\"{}\", a ring of keys and values, is", s.mesh.cp_comm),
-            "set it to \"all_gather\" or \"a2a\"",
-        );
-    }
     out.extend(offload(s));
     out
 }

@@ -2,9 +2,51 @@
 
 use crate::Job;
 use crate::error::{JobError, Result};
+use crossweave_config::Mesh;
 use crossweave_mesh::{Axis, Place};
 use crossweave_nn::split::{self, SplitError};
 use crossweave_tensor::{Layout, Meeting, RowCut};
+
+/// The way in which queries of a job whose rows are cut over `cp` ranks meet the keys of the others.
+fn meeting(mesh: &Mesh, cp: u64) -> Result<Meeting> {
+    let both = mesh.cp_comm == "a2a+p2p";
+    let inner = mesh.cp_inner;
+    match inner {
+        None if both => {
+            let fits: Vec<String> = (2..cp)
+                .filter(|n| cp.is_multiple_of(*n))
+                .map(|n| n.to_string())
+                .collect();
+            Err(JobError::refused(
+                format!(
+                    "mesh.cp_comm: \"a2a+p2p\" of {cp} ranks says nothing of how many exchange heads"
+                ),
+                match &fits[..] {
+                    [] => "set it to \"a2a\" or \"p2p\"".into(),
+                    fits => format!("set mesh.cp_inner to {}", fits.join(" or ")),
+                },
+            ))
+        }
+        Some(n) if both && (n < 2 || n >= cp || !cp.is_multiple_of(n)) => Err(JobError::refused(
+            format!("mesh.cp_inner: {n} ranks that exchange heads are no part of {cp} on a ring"),
+            "set it to a divisor of mesh.cp between 1 and mesh.cp, or mesh.cp_comm to \"a2a\" or \"p2p\"",
+        )),
+        Some(n) if !both => Err(JobError::refused(
+            format!(
+                "mesh.cp_inner: {n} ranks exchange heads within a ring, and mesh.cp_comm is \"{}\"",
+                mesh.cp_comm
+            ),
+            "remove it, or set mesh.cp_comm to \"a2a+p2p\"",
+        )),
+        _ => Ok(match mesh.cp_comm.as_str() {
+            "a2a" => Meeting::Heads,
+            "p2p" | "a2a+p2p" => Meeting::Ring {
+                inner: inner.unwrap_or(1) as u32,
+            },
+            _ => Meeting::Gather,
+        }),
+    }
+}
 
 impl Job {
     /// The cut of rows over the ranks at a place; that of a whole row where there is one rank.
@@ -25,25 +67,28 @@ impl Job {
                 "set it to 1",
             ));
         }
-        if self.source.teacher.is_some() {
-            return Err(JobError::refused(
-                "mesh.cp: a teacher reads whole rows beside the student",
-                "set it to 1",
-            ));
-        }
         let model = self.source.spec.model();
         let mesh = &self.resolved.settings.mesh;
-        let meeting = match mesh.cp_comm.as_str() {
-            "a2a" => Meeting::Heads,
-            _ => Meeting::Gather,
-        };
-        if let Err(e) = split::context(model) {
-            return refused("cp", e);
-        }
-        if let Err(e) = split::meeting(model, [cp, tp], meeting == Meeting::Heads) {
-            return refused("cp_comm", e);
-        }
+        let meeting = meeting(mesh, cp)?;
+        let gathered = meeting == Meeting::Gather;
         let causal = split::is_causal(model);
+        let teacher = self.source.teacher.as_ref().map(|t| t.spec.model());
+        for one in [Some(model), teacher].into_iter().flatten() {
+            if let Err(e) = split::context(one) {
+                return refused("cp", e);
+            }
+            // Layers of a teacher that ranks cannot share are whole on each.
+            let tp = split::check(one, tp).map_or(1, |()| tp);
+            if let Err(e) = split::meeting(one, [meeting.exchange(cp), tp], gathered) {
+                return refused("cp_comm", e);
+            }
+        }
+        if teacher.is_some_and(|t| split::is_causal(t) != causal) {
+            return Err(JobError::refused(
+                "mesh.cp: the teacher sees other tokens of a row than the student, and one cut is not for both",
+                "set it to 1, or name a teacher of the student's kind",
+            ));
+        }
         let layout = match mesh.cp_layout.as_str() {
             "zigzag" if !causal => {
                 return Err(JobError::refused(
@@ -54,7 +99,7 @@ impl Job {
             "zigzag" => Layout::ZigZag,
             "contiguous" => Layout::Contiguous,
             // Of heads every rank has as many pairs of query and key anyway.
-            _ if causal && meeting == Meeting::Gather => Layout::ZigZag,
+            _ if causal && meeting != Meeting::Heads => Layout::ZigZag,
             _ => Layout::Contiguous,
         };
         let (tokens, pieces) = (self.tokens_per_row(), layout.pieces(cp));

@@ -4,6 +4,7 @@ mod facts;
 mod pipeline;
 mod rank;
 mod remedies;
+mod rows;
 mod verdict;
 
 use crate::backend::{host, open_linked};
@@ -26,6 +27,7 @@ pub use rank::{
     OfJob, Offloaded, Part, PeakOfPlan, Resting, StatesFormula, Transfers, VocabularyRows,
 };
 pub use remedies::Flags;
+pub use rows::CutRows;
 use serde::Serialize;
 pub use verdict::{Advice, Verdict};
 
@@ -101,6 +103,8 @@ pub struct RankFigures {
     pub gradients: Option<Reductions>,
     /// Its rows of the vocabulary, where ranks share layers.
     pub vocabulary: Option<VocabularyRows>,
+    /// The cut of rows, where ranks have parts of them.
+    pub rows: Option<CutRows>,
     /// What rests off the device, where the config sends something away.
     pub offload: Option<Offloaded>,
     /// Whether it fits its device.
@@ -302,6 +306,7 @@ impl Rehearsed<'_> {
             peak_bytes: peak.parts.total(),
             gradients,
             vocabulary: rank::vocabulary(&job.source, &job.units(&place)?, tp),
+            rows: CutRows::of(job, &place)?,
             offload,
             verdict: Verdict::on(known.device, &memory),
             memory,

@@ -365,8 +365,11 @@ fn by_axis(lines: &[CollectiveLine]) -> Vec<AxisCalls> {
         let each = l.bytes as f64 / l.elements.max(1) as f64;
         // What a rank receives of another stage, that stage sends.
         let (between, elements) = match &*l.kind {
-            "recv" => (true, 0),
-            kind => (kind == "send", l.wire_elements),
+            "recv" => (l.group == Axis::Pp.name(), 0),
+            kind => (
+                kind == "send" && l.group == Axis::Pp.name(),
+                l.wire_elements,
+            ),
         };
         let bytes = (elements as f64 * each).round() as u64;
         let named = PURPOSES.iter().find(|(tag, _)| *tag == l.tag);
