@@ -74,6 +74,34 @@ fn every_zero_stage_and_bf16_train_alike() {
     }
 }
 
+/// Keys that go around a ring of processes, and heads that some of them exchange.
+#[test]
+fn rows_cut_over_processes_train_to_the_bits_of_threads() {
+    plugin();
+    let s = Scratch::new();
+    let base = ["train", "config.json", "--set", "data.seq_len=16", "--set"];
+    for (name, sets) in [
+        ("ring", &["mesh.cp=4", "--set", "mesh.cp_comm=\"p2p\""][..]),
+        (
+            "both",
+            &[
+                "mesh.cp=4",
+                "--set",
+                "mesh.cp_comm=\"a2a+p2p\"",
+                "--set",
+                "mesh.cp_inner=2",
+            ],
+        ),
+    ] {
+        s.ok(&[&base[..], sets, &["--ranks", "4", "--out", name]].concat());
+        for family in families() {
+            let out = format!("{family}-{name}");
+            ok(mpirun(&s, family, 4, &[&base[..], sets, &["--out", &out]].concat()));
+            same(&s.path(name), &s.path(&out));
+        }
+    }
+}
+
 /// Canonical sums: what one rank trains to, threads and processes of either family train to, however many they are.
 #[test]
 fn canonical_sums_do_not_know_how_many_processes_there_are() {

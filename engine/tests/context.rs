@@ -6,7 +6,7 @@ use crossweave_engine::{
     Documents, OffloadDevice, OffloadSpec, PipelineOrder, PipelineSpec, RankSpec, Recompute,
     ReduceGradients, dry_run,
 };
-use crossweave_hal::DType;
+use crossweave_hal::{CollectiveLine, DType};
 use crossweave_mesh::{Axis, AxisSet};
 use crossweave_nn::split::{context, is_causal, meeting};
 use crossweave_nn::{Lora, ModelSpec, Targets};
@@ -22,6 +22,13 @@ pub struct Rowwise {
     cut: Cut,
     rows: RowCut,
     hidden: bool,
+}
+
+impl Rowwise {
+    /// From now on the tokens of hidden states are cut over ranks that share layers, or not.
+    pub fn hides(&mut self, hidden: bool) {
+        self.hidden = hidden;
+    }
 }
 
 impl Declares for Rowwise {
@@ -45,19 +52,35 @@ pub fn rowwise(model: &ModelSpec, lora: Option<&Lora>, tp: u32, rows: RowCut) ->
     }
 }
 
-/// Every way in which rows are cut and queries meet keys, for a causal model.
-pub fn ways() -> [RowCut; 4] {
-    let way = |layout, meeting| RowCut {
-        layout,
-        meeting,
-        causal: true,
+/// Every way in which rows are cut over so many ranks and queries meet keys, for a causal model.
+pub fn ways(cp: u32) -> Vec<RowCut> {
+    let rings = (1..cp).filter(|n| cp.is_multiple_of(*n));
+    let rings = rings.map(|inner| Meeting::Ring { inner });
+    let meetings = [Meeting::Gather, Meeting::Heads].into_iter().chain(rings);
+    let way = |meeting| {
+        [Layout::Contiguous, Layout::ZigZag].map(|layout| RowCut {
+            layout,
+            meeting,
+            causal: true,
+        })
     };
-    [
-        way(Layout::Contiguous, Meeting::Gather),
-        way(Layout::ZigZag, Meeting::Gather),
-        way(Layout::Contiguous, Meeting::Heads),
-        way(Layout::ZigZag, Meeting::Heads),
-    ]
+    meetings.flat_map(way).collect()
+}
+
+/// Can a model's queries meet keys so, over so many ranks of cp and tp?
+pub fn meets(model: &ModelSpec, rows: RowCut, [cp, tp]: [u32; 2]) -> bool {
+    let exchange = rows.meeting.exchange(cp.into());
+    let gathered = rows.meeting == Meeting::Gather;
+    meeting(model.model(), [exchange, tp.into()], gathered).is_ok()
+}
+
+/// The name of a way to meet keys, for sets.
+fn kind(meeting: Meeting) -> &'static str {
+    match meeting {
+        Meeting::Gather => "gather",
+        Meeting::Heads => "heads",
+        Meeting::Ring { .. } => "ring",
+    }
 }
 
 /// The models of the committed checkpoints whose rows can be cut, by their folders, with whether they are causal.
@@ -86,25 +109,24 @@ fn every_family_trains_on_cut_rows_as_on_one_rank() {
         let tokens = if spec.model().positions < 16 { 8 } else { 16 };
         let s = sgd(of_length(crate::common::spec(1, 1), tokens));
         let alone = train(&w, &spec, &s, STEPS);
-        for rows in ways() {
-            if !causal && rows.layout == Layout::ZigZag {
-                continue;
-            }
+        for (cp, rows) in [2, 4]
+            .into_iter()
+            .flat_map(|cp| ways(cp).into_iter().map(move |r| (cp, r)))
+        {
             let rows = RowCut { causal, ..rows };
-            if meeting(spec.model(), [2, 1], rows.meeting == Meeting::Heads).is_err() {
+            let way = kind(rows.meeting);
+            // Four ranks for what goes round, which two do once.
+            let other = !causal && rows.layout == Layout::ZigZag || cp == 4 && way != "ring";
+            if other || !meets(&spec, rows, [cp, 1]) {
                 continue;
             }
-            cut.insert((spec.family().name, rows.meeting == Meeting::Heads));
-            let got = train(
-                &w,
-                &rowwise(&spec, None, 1, rows),
-                &over(s.clone(), [2, 1]),
-                STEPS,
-            );
+            cut.insert((spec.family().name, cp, way));
+            let cut = rowwise(&spec, None, 1, rows);
+            let got = train(&w, &cut, &over(s.clone(), [cp, 1]), STEPS);
             let far = distance(&got, &alone);
-            assert!(far < 2e-5, "{name}, {rows:?}: {far:e}");
+            assert!(far < 2e-5, "{name}, cp {cp}, {rows:?}: {far:e}");
             let held = (got.validation[0] - alone.validation[0]).abs();
-            assert!(held < 1e-5, "{name}, {rows:?}: {held:e}");
+            assert!(held < 1e-5, "{name}, cp {cp}, {rows:?}: {held:e}");
         }
     }
     for family in [
@@ -123,10 +145,10 @@ fn every_family_trains_on_cut_rows_as_on_one_rank() {
         "phi",
         "qwen3",
     ] {
-        for heads in [false, true] {
+        for (cp, way) in [(2, "gather"), (2, "heads"), (2, "ring"), (4, "ring")] {
             assert!(
-                cut.contains(&(family, heads)),
-                "{family}, {heads} is not in {cut:?}"
+                cut.contains(&(family, cp, way)),
+                "{family}, {way} over {cp} is not in {cut:?}"
             );
         }
     }
@@ -194,7 +216,8 @@ fn cut_rows_train_as_whole_ones_in_every_layout() {
                         ..offload(dir.path(), OffloadDevice::Host)
                     });
                 }
-                let rows = ways()[(k / 2) % 4];
+                let ways = ways(cp);
+                let rows = ways[(k / 2) % ways.len()];
                 let cut = Rowwise {
                     hidden: tp > 1 && k % 3 != 0,
                     ..rowwise(&model, None, tp, rows)
@@ -232,7 +255,7 @@ fn a_key_value_head_goes_to_all_its_users() {
         let model = with(&llama, &[("num_key_value_heads", heads)]);
         let s = sgd(of_length(spec(1, 2), 24));
         let alone = train(&w, &model, &s, STEPS);
-        for rows in ways() {
+        for rows in ways(cp).into_iter().filter(|r| meets(&model, *r, [cp, tp])) {
             let got = train(
                 &w,
                 &rowwise(&model, None, tp, rows),
@@ -263,8 +286,8 @@ fn packed_rows_are_cut_as_rows() {
             let alone = train(&w, &model, &s, STEPS);
             for (cp, tp, rows) in [2, 3, 4]
                 .into_iter()
-                .flat_map(|cp| ways().map(|w| (cp, 1, w)))
-                .chain(ways().map(|w| (2, 2, w)))
+                .flat_map(|cp| ways(cp).into_iter().map(move |w| (cp, 1, w)))
+                .chain(ways(2).into_iter().map(|w| (2, 2, w)))
             {
                 let cut = Rowwise {
                     hidden: tp > 1,
@@ -295,7 +318,10 @@ fn predictions_that_do_not_count_and_16_bits_are_as_on_one_rank() {
         let s = sgd(of_length(spec(1, 2), 24));
         for (k, counts) in counts.into_iter().enumerate() {
             let alone = train_with_counts(&w, &model, &s, STEPS, counts);
-            for (cp, rows) in [2, 4].into_iter().flat_map(|cp| ways().map(|w| (cp, w))) {
+            for (cp, rows) in [2, 4]
+                .into_iter()
+                .flat_map(|cp| ways(cp).into_iter().map(move |w| (cp, w)))
+            {
                 let cut = rowwise(&model, None, 1, rows);
                 let got = train_with_counts(&w, &cut, &over(s.clone(), [cp, 1]), STEPS, counts);
                 let far = distance(&got, &alone);
@@ -311,13 +337,9 @@ fn predictions_that_do_not_count_and_16_bits_are_as_on_one_rank() {
             train(&w, &model, &bf16, STEPS),
         );
         let norms = |a: &Outcome| apart(a, &exact, |_| true).norm;
-        for rows in ways() {
-            let got = train(
-                &w,
-                &rowwise(&model, None, 1, rows),
-                &over(bf16.clone(), [2, 1]),
-                STEPS,
-            );
+        for rows in ways(4) {
+            let cut = rowwise(&model, None, 1, rows);
+            let got = train(&w, &cut, &over(bf16.clone(), [4, 1]), STEPS);
             let (far, own) = (norms(&got), norms(&alone));
             assert!(far < 1.5 * own, "{rows:?}: {far:e}, one rank {own:e}");
         }
@@ -337,9 +359,9 @@ fn adapters_train_on_cut_rows() {
     for model in models(0.1) {
         let s = sgd(of_length(spec(1, 2), 24));
         let alone = train(&w, &(model.clone(), lora.clone()), &s, STEPS);
-        for (dp, cp, stage, rows) in [(1, 2, 0, 1), (2, 3, 2, 2), (2, 2, 3, 0)] {
+        for (dp, cp, stage, rows) in [(1, 2, 0, 1), (2, 3, 2, 2), (2, 2, 3, 0), (1, 4, 1, 7)] {
             let s = sgd(staged(of_length(spec(dp, 1), 24), stage));
-            let cut = rowwise(&model, Some(&lora), 1, ways()[rows]);
+            let cut = rowwise(&model, Some(&lora), 1, ways(cp)[rows]);
             let got = train(&w, &cut, &over(s, [cp, 1]), STEPS);
             let far = distance(&got, &alone);
             assert!(far < 1e-4, "dp {dp}, cp {cp}, stage {stage}: {far:e}");
@@ -348,7 +370,8 @@ fn adapters_train_on_cut_rows() {
 }
 
 /// Elements that a rank sends for a layer and micro-batch, H being the width of its key-value heads: gathered keys and values 2bsH(c-1)/c
-/// forward and twice that backward; exchanged heads each way 2bs(h/t)(c-1)/c^2 and 2bsd max(1, n/tc)(c-1)/c.
+/// forward and twice that backward, round a ring the same and 2bsH/c home; exchanged heads each way 2bs(h/t)(c-1)/c^2 and
+/// 2bsd max(1, n/tc)(c-1)/c.
 #[test]
 fn layers_say_what_the_formulas_count() {
     let w = world();
@@ -358,7 +381,7 @@ fn layers_say_what_the_formulas_count() {
     for (what, model, kv_heads) in [("gpt2", &gpt2, 12), ("llama", &llama, 6), ("few", &few, 2)] {
         let (layers, width) = (2, 48);
         for (cp, tp) in [(2u64, 1u64), (4, 1), (3, 1), (2, 2)] {
-            for rows in ways() {
+            for rows in ways(cp as u32) {
                 let s = of_length(spec(1, micro), 24);
                 let tokens = s.rows.batch * 24;
                 let head = 4;
@@ -366,18 +389,31 @@ fn layers_say_what_the_formulas_count() {
                 cut.hidden = tp > 1;
                 let got = train(&w, &cut, &over(s, [cp as u32, tp as u32]), STEPS);
                 let gathered = 3 * 2 * tokens * head * (kv_heads / tp) * (cp - 1) / cp;
-                // Of as many copies of key-value heads as all ranks have a whole number of.
+                // Of as many copies of key-value heads as all ranks that exchange have a whole number of.
                 let own = kv_heads / tp;
-                let sent = (1..).map(|n| n * own).find(|n| n % cp == 0).unwrap();
+                let inner = rows.meeting.exchange(cp);
+                let sent = (1..).map(|n| n * own).find(|n| n % inner == 0).unwrap();
                 let exchanged = 2
-                    * (2 * tokens * (width / tp) * (cp - 1) / (cp * cp)
-                        + 2 * tokens * head * sent * (cp - 1) / (cp * cp));
+                    * (2 * tokens * (width / tp) * (inner - 1) / (inner * cp)
+                        + 2 * tokens * head * sent * (inner - 1) / (inner * cp));
+                // Round the ring forward, round it backward beside their gradients, and these home.
+                let places = cp / inner;
+                let around = 2 * tokens * head * (sent / inner) / places;
+                let ring = 3 * around * (places - 1) + around;
                 let of_layer = match rows.meeting {
                     Meeting::Gather => gathered,
                     Meeting::Heads => exchanged,
+                    Meeting::Ring { .. } => exchanged + ring,
                 };
                 for l in &got.ledgers {
-                    let of = l.collectives.iter().filter(|c| of_blocks(c, "cp"));
+                    let of_axis =
+                        |c: &&CollectiveLine| of_blocks(c, "cp") || of_blocks(c, "cp.node");
+                    // What is received others send.
+                    let of = l
+                        .collectives
+                        .iter()
+                        .filter(of_axis)
+                        .filter(|c| c.kind != "recv");
                     let sent: u64 = of.map(|c| c.wire_elements).sum();
                     let all = STEPS * u64::from(micro) * layers * of_layer;
                     assert_eq!(sent, all, "{what}, cp {cp}, tp {tp}, {rows:?}");
@@ -394,9 +430,9 @@ fn a_sum_or_a_gather_that_is_missing_is_named() {
     let null = w.null.open(0).unwrap();
     for (model, rows) in models(0.0)
         .into_iter()
-        .flat_map(|m| ways().map(|w| (m.clone(), w)))
+        .flat_map(|m| ways(4).into_iter().map(move |w| (m.clone(), w)))
     {
-        let s = over(of_length(spec(1, 1), 24), [2, 1]);
+        let s = over(of_length(spec(1, 1), 24), [4, 1]);
         let units = placed(rowwise(&model, None, 1, rows).declare(), &s);
         let found = |units: &[UnitDecl]| {
             let found = dry_run(&null, units, DType::F32, 2, 24);
@@ -417,6 +453,6 @@ fn a_sum_or_a_gather_that_is_missing_is_named() {
             .map(|_| ())
             .unwrap_err()
             .to_string();
-        assert!(short.contains("23 tokens over 2 ranks"), "{short}");
+        assert!(short.contains("23 tokens over 4 ranks"), "{short}");
     }
 }

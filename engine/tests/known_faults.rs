@@ -157,7 +157,7 @@ fn ranks_with_fewer_rows_of_the_vocabulary_make_the_same_buckets() {
 }
 
 /// Models that eight ranks divide: learned positions, key-value heads that ranks share or do not, windows, caps, and one that sees both ways.
-fn of_eight_ranks() -> Vec<(&'static str, ModelSpec)> {
+pub fn of_eight_ranks() -> Vec<(&'static str, ModelSpec)> {
     let decoder = |family: &str, more: Value| {
         let mut config = json!({"model_type": family, "vocab_size": 45, "hidden_size": 24, "intermediate_size": 32,
             "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 4,

@@ -3,7 +3,7 @@
 
 use crate::boxes::{SplitModel, expert_job, ranks, start};
 use crate::common::*;
-use crate::context::{rowwise, ways};
+use crate::context::{meets, rowwise, ways};
 use crate::experts::ExpertModel;
 use crossweave_engine::{
     Engine, Error, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Rows, StateKind,
@@ -224,7 +224,13 @@ fn what_is_done_outside_the_step_is_what_was_announced() {
             let all = job(&w, &gpt2(2, 0.0), &over(of(dp), pp));
             agrees(&all, &format!("dp {dp} x pp {pp}, stage {stage}"));
         }
-        for ([cp, tp], rows) in [[2, 1], [2, 2]].into_iter().zip(ways()) {
+        let each = [[2, 1], [2, 2]].into_iter().flat_map(|mesh: [u32; 2]| {
+            let fits = ways(mesh[0])
+                .into_iter()
+                .filter(move |r| meets(&gpt2(2, 0.0), *r, mesh));
+            fits.map(move |rows| (mesh, rows))
+        });
+        for ([cp, tp], rows) in each {
             let s = RankSpec {
                 rows: Rows::new(GLOBAL / 2, 8),
                 ..crate::common::over(of(1), [cp, tp])

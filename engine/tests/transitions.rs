@@ -37,7 +37,15 @@ pub fn on_ranks<T: Send>(
     n: u32,
     f: impl Fn(&Device, &MeshGroups, u32) -> T + Sync,
 ) -> Vec<(T, Vec<CollectiveLine>)> {
-    let (plugin, topology) = (cpu(), Topology::new(&[(Axis::Tp, n)]).unwrap());
+    on_axis((Axis::Tp, n), f)
+}
+
+/// The same along another axis.
+pub fn on_axis<T: Send>(
+    (axis, n): (Axis, u32),
+    f: impl Fn(&Device, &MeshGroups, u32) -> T + Sync,
+) -> Vec<(T, Vec<CollectiveLine>)> {
+    let (plugin, topology) = (cpu(), Topology::new(&[(axis, n)]).unwrap());
     let boot = Boot(Arc::new(LocalKv::default()));
     let one = |rank: u32| {
         let device = plugin.open(0).unwrap();
@@ -45,8 +53,8 @@ pub fn on_ranks<T: Send>(
             timeout: Some(Duration::from_secs(60)),
             islands: None,
         };
-        let tp = GroupKey::over(Axis::Tp);
-        let keys = [tp.clone(), tp.on(Channel::Blocks)];
+        let all = GroupKey::over(axis);
+        let keys = [all.clone(), all.on(Channel::Blocks)];
         let place = Place::new(topology, rank).unwrap();
         let mesh = Mesh::new(&device, &boot, place, &keys, &options).unwrap();
         let groups = MeshGroups::with_beside(mesh, &device).unwrap();
@@ -60,7 +68,7 @@ pub fn on_ranks<T: Send>(
     })
 }
 
-fn values(seed: u64, n: u64) -> Vec<f32> {
+pub fn values(seed: u64, n: u64) -> Vec<f32> {
     let x = |i: u64| {
         let h = (i + 1 + seed * 7919).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((h ^ (h >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32 / (1 << 24) as f32 - 0.5

@@ -23,6 +23,28 @@ fn runs_over_cut_rows_train_as_one_rank() {
         ("cp2", "2", &[][..]),
         ("contiguous", "2", &["mesh.cp_layout=\"contiguous\""]),
         ("a2a", "2", &["mesh.cp_comm=\"a2a\""]),
+        ("p2p", "2", &["mesh.cp_comm=\"p2p\""]),
+        (
+            "ring-of-4",
+            "4",
+            &[
+                "mesh.cp=4",
+                "mesh.cp_comm=\"p2p\"",
+                "mesh.cp_layout=\"contiguous\"",
+                "zero_optimization.overlap_comm=false",
+            ],
+        ),
+        (
+            "both",
+            "4",
+            &[
+                "mesh.cp=4",
+                "mesh.cp_comm=\"a2a+p2p\"",
+                "mesh.cp_inner=2",
+                "model.recompute=\"full\"",
+                "zero_optimization.stage=2",
+            ],
+        ),
         (
             "zero3",
             "4",
@@ -81,6 +103,35 @@ fn a_run_goes_on_over_another_mesh() {
     }
 }
 
+/// A student and its teacher read the same parts of rows.
+#[test]
+fn students_of_cut_rows_learn_as_of_whole_ones() {
+    let s = Scratch::new();
+    train(&s, "1", &[&PLAIN], "teacher");
+    let teacher = s.path("teacher").join("model");
+    let teacher =
+        format!("distill={{\"teacher\": {teacher:?}, \"alpha\": 0.7, \"temperature\": 2.0}}");
+    let smaller = [teacher.as_str(), "run.seed=7"];
+    train(&s, "1", &[&PLAIN, &smaller], "whole");
+    for (comm, ranks, more) in [
+        ("all_gather", "2", &[][..]),
+        ("a2a", "2", &["zero_optimization.stage=3"]),
+        ("p2p", "2", &["model.recompute=\"full\""]),
+        ("p2p", "4", &["mesh.tp=2"]),
+        ("p2p", "4", &["mesh.pp=2"]),
+    ] {
+        let out = format!("{comm}-{ranks}-{}", more.concat().replace(['.', '=', '"'], "-"));
+        let comm = format!("mesh.cp_comm=\"{comm}\"");
+        train(
+            &s,
+            ranks,
+            &[&PLAIN, &smaller, &["mesh.cp=2", &comm], more],
+            &out,
+        );
+        near(&s, &out, "whole", &out);
+    }
+}
+
 #[test]
 fn what_cannot_be_cut_is_refused_by_key() {
     let s = Scratch::new();
@@ -107,10 +158,49 @@ fn what_cannot_be_cut_is_refused_by_key() {
         &["mesh.cp=3", "data.seq_len=12", "mesh.cp_comm=\"a2a\""],
         &["mesh.cp_comm", "query heads", "all_gather"],
     );
+    let both = "mesh.cp_comm=\"a2a+p2p\"";
+    refused(
+        "4",
+        &["mesh.cp=4", both],
+        &["mesh.cp_comm", "says nothing of", "mesh.cp_inner to 2"],
+    );
+    for inner in ["1", "3", "4", "8"] {
+        refused(
+            "4",
+            &["mesh.cp=4", both, &format!("mesh.cp_inner={inner}")],
+            &["mesh.cp_inner", "no part of 4", "divisor of mesh.cp"],
+        );
+    }
     refused(
         "2",
-        &["mesh.cp=2", "mesh.cp_comm=\"p2p\""],
-        &["mesh.cp_comm", "not available in this build yet", "a2a"],
+        &["mesh.cp=2", both],
+        &["mesh.cp_comm", "\"a2a\" or \"p2p\""],
+    );
+    refused(
+        "4",
+        &["mesh.cp=4", "mesh.cp_comm=\"p2p\"", "mesh.cp_inner=2"],
+        &["mesh.cp_inner", "\"p2p\"", "remove it"],
+    );
+    refused(
+        "6",
+        &["mesh.cp=6", "data.seq_len=12", both, "mesh.cp_inner=3"],
+        &["mesh.cp_comm", "3 ranks", "query heads", "p2p"],
+    );
+    for (key, word) in [("cp_comm", "ring"), ("cp_layout", "striped")] {
+        refused(
+            "2",
+            &["mesh.cp=2", &format!("mesh.{key}=\"{word}\"")],
+            &[key, word],
+        );
+    }
+    refused(
+        "4",
+        &[
+            "mesh.cp=4",
+            "data.seq_len=2",
+            "mesh.cp_layout=\"contiguous\"",
+        ],
+        &["mesh.cp", "rows of 2 tokens", "4 tokens long"],
     );
     refused(
         "4",
@@ -136,14 +226,6 @@ fn what_cannot_be_cut_is_refused_by_key() {
         "2",
         &["mesh.cp=2", "mesh.cp_layout=\"zigzag\"", bert],
         &["mesh.cp_layout", "sees both ways"],
-    );
-    train(&s, "1", &[&PLAIN], "teacher");
-    let teacher = s.path("teacher").join("model");
-    let teacher = format!("distill={{\"teacher\": {teacher:?}}}");
-    refused(
-        "2",
-        &["mesh.cp=2", &teacher],
-        &["mesh.cp", "a teacher reads whole rows"],
     );
     for (key, with) in [
         ("run.canonical_shards", "run.canonical_shards=2"),

@@ -88,6 +88,38 @@ fn a_mixed_job_of_cut_layers_has_the_bits_of_one_back_end() {
     }
 }
 
+/// Ranks that have parts of rows are on two islands: keys go around both, and heads are exchanged within each.
+#[test]
+fn a_mixed_job_of_cut_rows_has_the_bits_of_one_back_end() {
+    let s = Scratch::new();
+    let file = cpu_plugin().display().to_string();
+    for (name, more) in [
+        ("gather", vec!["mesh.cp=4"]),
+        ("ring", vec!["mesh.cp=4", "mesh.cp_comm=\"p2p\""]),
+        (
+            "both",
+            vec![
+                "mesh.cp=4",
+                "mesh.cp_comm=\"a2a+p2p\"",
+                "mesh.cp_inner=2",
+                "zero_optimization.stage=2",
+            ],
+        ),
+        ("heads", vec!["mesh.cp=2", "mesh.cp_comm=\"a2a\""]),
+    ] {
+        let sets = [&["data.seq_len=16"], &more[..]].concat();
+        let checked = [&sets[..], &["run.check=\"values\""]].concat();
+        let mixed = format!("{name}-mixed");
+        train(&s, "4", name, &sets);
+        train(&s, &format!("cpu:2,{file}:2"), &mixed, &checked);
+        same(&s.path(name), &s.path(&mixed));
+        let all = ledger(&s.path(name));
+        for rank in all["ranks"].as_array().unwrap() {
+            assert_eq!(rank["device_allocs_after_step_2"], 0, "{name}: {rank:#}");
+        }
+    }
+}
+
 #[test]
 fn plan_order_crosses_less_and_stages_agree_in_every_bit() {
     let s = Scratch::new();

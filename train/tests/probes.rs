@@ -132,6 +132,7 @@ fn probes_over_cut_rows_are_those_of_one_rank() {
             &[
                 ("2", &["mesh.cp=2"]),
                 ("2", &["mesh.cp=2", "mesh.cp_comm=\"a2a\""]),
+                ("2", &["mesh.cp=2", "mesh.cp_comm=\"p2p\""]),
                 ("4", &["mesh.cp=2", "mesh.tp=2"]),
                 (
                     "4",

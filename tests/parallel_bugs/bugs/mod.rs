@@ -10,12 +10,13 @@ mod misuse;
 mod order;
 mod point_to_point;
 mod purpose;
+mod rings;
 mod timing;
 
 use crate::parallel_bugs::bug::Bug;
 
 /// Every file but the crashes, which have limits of their own.
-const FAMILIES: [&[Bug]; 10] = [
+const FAMILIES: [&[Bug]; 11] = [
     order::BUGS,
     arguments::BUGS,
     attendance::BUGS,
@@ -26,6 +27,7 @@ const FAMILIES: [&[Bug]; 10] = [
     misuse::BUGS,
     timing::BUGS,
     blocks::BUGS,
+    rings::BUGS,
 ];
 
 /// Every bug.
@@ -60,6 +62,7 @@ pub use purpose::BUGS as PURPOSE;
 pub const SOURCES: &[(&str, &str)] = &[
     ("order.rs", include_str!("order.rs")),
     ("blocks.rs", include_str!("blocks.rs")),
+    ("rings.rs", include_str!("rings.rs")),
     ("arguments.rs", include_str!("arguments.rs")),
     ("attendance.rs", include_str!("attendance.rs")),
     ("point_to_point.rs", include_str!("point_to_point.rs")),
