@@ -77,7 +77,7 @@ pub fn rows(run: &Closing<'_>) -> Vec<(&'static str, String)> {
             "pipeline",
             format!(
                 "{} stages of {data} rank{}, units {}",
-                s.stages.len(),
+                s.runs.stages(),
                 if data == 1 { "" } else { "s" },
                 crate::stages::in_words(s)
             ),

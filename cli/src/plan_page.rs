@@ -101,12 +101,19 @@ fn stages(o: &mut String, all: &[RankFigures]) -> Result {
     )?;
     for r in all {
         let Some(stage) = &r.stage else { continue };
-        let ([first, end], flying) = (stage.units, stage.micro_batches_in_flight);
+        let flying = stage.micro_batches_in_flight;
+        let all = std::iter::once(&stage.units).chain(&stage.more_units);
+        let all = all.map(|[first, end]| format!("{first} to {}", end.saturating_sub(1)));
+        let all: Vec<String> = all.collect();
+        let what = match (all.len(), flying) {
+            (1, 1) => "micro-batch",
+            (1, _) => "micro-batches",
+            _ => "runs",
+        };
         let what = format!(
-            "stage {}: units {first} to {}, {flying} micro-batch{} in flight",
+            "stage {}: units {}, {flying} {what} in flight",
             stage.stage_of_pipeline,
-            end.saturating_sub(1),
-            if flying == 1 { "" } else { "es" }
+            all.join(" and "),
         );
         writeln!(o, "  {what:<44} {:>12}", Size(r.memory.total.peak))?;
     }

@@ -708,6 +708,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     let batch = match solve(global, micro, accumulation, replicas) {
         Ok(batch) => {
             r.step_size(&batch, s.data.as_ref(), longest);
+            r.pipeline_micro_batches(&s, batch.accumulation);
             s.train_batch_size = Some(batch.global);
             s.train_micro_batch_size_per_gpu = Some(batch.micro);
             s.gradient_accumulation_steps = Some(batch.accumulation);

@@ -251,9 +251,12 @@ pub struct Mesh {
     pub sequence_parallel: SequenceParallel,
     /// Pipeline stages.
     pub pp: u64,
-    /// `1f1b` or `gpipe`.
+    /// The order of forwards and backwards: `1f1b`.
     pub pp_schedule: String,
-    /// Units of each stage; see [`Mesh::layers`].
+    /// Runs of units that a stage has, where the schedule leaves a choice; see [`Mesh::runs`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pp_chunks: Option<u64>,
+    /// Units of each run; see [`Mesh::layers`].
     pub pp_layers: String,
     /// Context-parallel ranks.
     pub cp: u64,

@@ -1,4 +1,5 @@
-//! `mesh.pp_layers`: how the units of the model are divided over pipeline stages.
+//! `mesh.pp_layers`, `mesh.pp_schedule` and `mesh.pp_chunks`: how the units of the model are divided over pipeline stages, and what a schedule asks
+//! of micro-batches.
 
 use crate::resolve::Resolver;
 use crate::settings::{Mesh, Settings};
@@ -15,6 +16,23 @@ pub enum Layers {
 }
 
 impl Mesh {
+    /// Runs of units that each stage has.
+    pub fn chunks(&self) -> u64 {
+        match &*self.pp_schedule {
+            "interleaved" => self.pp_chunks.unwrap_or(2),
+            "zbv" | "dualpipev" => 2,
+            _ => 1,
+        }
+    }
+
+    /// Runs of units in all.
+    pub fn runs(&self) -> u64 {
+        match self.pp {
+            0 | 1 => 1,
+            stages => stages * self.chunks(),
+        }
+    }
+
     /// `mesh.pp_layers`, read; `None` when it is no value of that key.
     pub fn layers(&self) -> Option<Layers> {
         match self.pp_layers.trim() {
@@ -31,7 +49,8 @@ impl Mesh {
 impl Resolver<'_> {
     /// The key by itself, and with what it contradicts.
     pub(crate) fn pipeline_layers(&mut self, s: &Settings) {
-        let stages = s.mesh.pp.max(1);
+        let (stages, runs) = (s.mesh.pp.max(1), s.mesh.runs());
+        self.pipeline_chunks(s);
         match s.mesh.layers() {
             None => {
                 let what = format!(
@@ -45,7 +64,15 @@ impl Resolver<'_> {
                 );
             }
             Some(Layers::Even) => {}
-            Some(Layers::Each(each)) if each.len() as u64 != stages => {
+            Some(Layers::Each(each)) if runs != stages && each.len() as u64 != runs => {
+                let of = s.mesh.chunks();
+                let what = format!(
+                    "{} numbers for {stages} pipeline stages of {of} runs each",
+                    each.len()
+                );
+                self.error(KEY, what, format!("give {runs}, one for each run of units"));
+            }
+            Some(Layers::Each(each)) if each.len() as u64 != runs => {
                 let what = format!("{} numbers for {stages} pipeline stages", each.len());
                 self.error(
                     KEY,
@@ -59,6 +86,61 @@ impl Resolver<'_> {
                 self.error(KEY, what, "set one of the two to \"even\"");
             }
             Some(Layers::Each(_)) => {}
+        }
+    }
+    /// The number of runs by itself, and with what the schedule and the weights of ranks ask.
+    fn pipeline_chunks(&mut self, s: &Settings) {
+        const CHUNKS: &str = "mesh.pp_chunks";
+        let (mesh, schedule) = (&s.mesh, &s.mesh.pp_schedule);
+        let fixed = schedule != "interleaved";
+        if let Some(given) = mesh.pp_chunks.filter(|n| fixed && *n != mesh.chunks()) {
+            let own = mesh.chunks();
+            let what = format!(
+                "{given} runs a stage, and with mesh.pp_schedule {schedule} each has {own}"
+            );
+            self.error(
+                CHUNKS,
+                what,
+                "remove it, or set mesh.pp_schedule to \"interleaved\"",
+            );
+        }
+        if mesh.chunks() > 1 && s.run.balance.trim() != "even" {
+            let what = format!(
+                "it weighs stages of one run of units each, and with mesh.pp_schedule {schedule} each has {}",
+                mesh.chunks()
+            );
+            self.error(
+                "run.balance",
+                what,
+                "set it to \"even\" and give mesh.pp_layers, one number for each run",
+            );
+        }
+    }
+
+    /// The micro-batches of a step, as the schedule asks for them.
+    pub(crate) fn pipeline_micro_batches(&mut self, s: &Settings, micro_batches: u64) {
+        const KEY: &str = "gradient_accumulation_steps";
+        let stages = s.mesh.pp.max(1);
+        match &*s.mesh.pp_schedule {
+            _ if stages == 1 => {}
+            "interleaved" if !micro_batches.is_multiple_of(stages) => {
+                let what = format!(
+                    "{micro_batches} micro-batches over {stages} pipeline stages: mesh.pp_schedule interleaved takes a multiple of the stages"
+                );
+                let next = micro_batches.next_multiple_of(stages);
+                self.error(KEY, what, format!("set it to {next}"));
+            }
+            "dualpipev" if micro_batches < 2 * stages => {
+                let what = format!(
+                    "{micro_batches} micro-batches over {stages} pipeline stages: mesh.pp_schedule dualpipev takes two for each stage at least"
+                );
+                let fix = format!(
+                    "set it to {} or more, or mesh.pp_schedule to \"zbv\"",
+                    2 * stages
+                );
+                self.error(KEY, what, fix);
+            }
+            _ => {}
         }
     }
 }

@@ -60,14 +60,20 @@ const MESH: Table = Table {
         ).free().words(&["pipeline_parallel_size", "pipeline_model_parallel_size", "pp_size", "mesh.pipeline"]),
         word(
             "pp_schedule",
-            &["1f1b", "gpipe"],
+            &["1f1b", "gpipe", "interleaved", "zb-h1", "zbv", "dualpipev"],
             "\"1f1b\"",
-            "how a stage's forwards and backwards follow each other over the micro-batches",
+            "how a stage's forwards and backwards follow each other over the micro-batches: interleaved gives a stage several runs of units (mesh.pp_chunks), zbv and dualpipev two; zb-h1, zbv and dualpipev make gradients of weights where a stage would be idle (docs/pipelines.md)",
         ).free(),
+        int(
+            "pp_chunks",
+            1,
+            "",
+            "runs of units that each stage has where mesh.pp_schedule is interleaved; absent = 2",
+        ).free().words(&["virtual_pipeline_model_parallel_size"]),
         text(
             "pp_layers",
             "\"even\"",
-            "units of each stage, from the first to the last, e.g. \"3,4,3\" (embedding and head are a unit each); even = as many as the others, or in proportion to run.balance",
+            "units of each stage, from the first to the last, e.g. \"3,4,3\" (embedding and head are a unit each), of each run where stages have several; even = as many as the others, or in proportion to run.balance",
         ).free(),
         int("cp", 1, "1", "context-parallel ranks: of each row each of them has a part of the tokens (docs/context.md)")
             .free()

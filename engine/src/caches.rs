@@ -15,7 +15,7 @@ pub(crate) enum Work {
 
 /// A cache for each work.
 pub(crate) struct Caches {
-    units: Vec<[RefCell<KernelCache>; 3]>,
+    units: Vec<[RefCell<KernelCache>; 5]>,
     loss: RefCell<KernelCache>,
 }
 

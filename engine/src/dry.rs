@@ -98,6 +98,7 @@ pub fn dry_run_with(
     let mut params: Vec<Vec<Tensor>> = vec![];
     let mut flow = Flowing::default();
     let (mut facts, mut flows, mut writes) = (vec![], vec![], vec![]);
+    let mut writes_apart = [vec![], vec![]];
     for (u, unit) in units.iter().enumerate() {
         let at = |e| fail(&unit.name, e);
         params.push(parameters(&run, unit, compute).map_err(at)?);
@@ -140,15 +141,25 @@ pub fn dry_run_with(
             logits(&env, check(data.cut_over), unit, &flow).map_err(at)?;
         }
         groups.take_said();
-        let (written, talk) = written(&env, &groups, unit, &flow.tensors).map_err(at)?;
-        writes.push(written);
+        let written = written(&env, &groups, unit, &flow.tensors).map_err(at)?;
+        writes.push(
+            written.parts[0]
+                .iter()
+                .zip(&written.parts[1])
+                .map(|(a, b)| a | b)
+                .collect(),
+        );
+        for (all, part) in writes_apart.iter_mut().zip(written.parts) {
+            all.push(part);
+        }
         let input = size(&flow.tensors);
         facts.push(UnitFacts {
             saved_all: saved[0].max(input),
             saved_selective: saved[1].max(input),
             saved_input: input,
+            owed_bytes: written.owed,
             flow_bytes: size(&outs.tensors),
-            talk: shared(unit, &flow, talk),
+            talk: shared(unit, &flow, written.talk),
             ..facts_at_rest(unit, compute)
         });
         let shapes = outs.tensors.iter().map(|t| (*t.shape(), t.dtype()));
@@ -163,6 +174,7 @@ pub fn dry_run_with(
         shape: (batch, seq),
         flows,
         writes,
+        writes_apart,
     })
 }
 
@@ -366,14 +378,23 @@ fn size(t: &[Tensor]) -> u64 {
     t.iter().map(|t| t.dtype().bytes(t.numel())).sum()
 }
 
-/// Runs a unit forward and backward, and answers for each parameter whether the backward has written its gradient, and what it says to
-/// other ranks on the way.
+/// What a unit's backward was found to do.
+struct Written {
+    /// For each parameter, whether the first part of the backward writes its gradient, and whether the second does.
+    parts: [Vec<bool>; 2],
+    /// Bytes that the first leaves for the second.
+    owed: u64,
+    /// What it says to other ranks, and the forward before it.
+    talk: UnitTalk,
+}
+
+/// Runs a unit forward and backward.
 fn written(
     env: &Env<'_>,
     groups: &Rehearsed,
     unit: &UnitDecl,
     flow: &[Tensor],
-) -> std::result::Result<(Vec<bool>, UnitTalk), crossweave_tensor::Error> {
+) -> std::result::Result<Written, crossweave_tensor::Error> {
     let grad = |p: &Tensor| env.run.empty_for(*p.shape(), DType::F32, Tag::Grad);
     let grads = env.params.iter().map(grad);
     let grads = grads.collect::<std::result::Result<Vec<_>, _>>()?;
@@ -396,13 +417,23 @@ fn written(
         let t = cx.val(*v)?;
         douts.push(Some(env.run.empty(*t.shape(), t.dtype())?));
     }
-    cx.finish(Keep::All).backward(&env, &out.0, douts, &ins)?;
+    let (_, owed) = cx
+        .finish(Keep::All)
+        .input_grads(&env, &out.0, douts, &ins)?;
     let talk = UnitTalk {
         forward,
         backward: said(),
         ..UnitTalk::default()
     };
-    Ok((flags.iter().map(|f| f.get()).collect(), talk))
+    let take = || flags.iter().map(|f| f.take()).collect();
+    let first = take();
+    let bytes = owed.held_bytes();
+    owed.run(&env)?;
+    Ok(Written {
+        parts: [first, take()],
+        owed: bytes,
+        talk,
+    })
 }
 
 /// Bytes of a device that a rank may take, where the device says how many it has. Ranks that share a host's memory (threads of one process)

@@ -5,7 +5,7 @@ use crossweave_hal::{CommTag, Device};
 use crossweave_mesh::Mesh;
 use crossweave_plan::PipelineStage;
 use crossweave_planner::{FlowShape, Lowered};
-use crossweave_state::Peers;
+use crossweave_state::{Letter, Peers};
 use crossweave_tensor::{Result, Tensor};
 use std::cell::RefCell;
 
@@ -32,42 +32,18 @@ impl Pipe {
         let stream = device.stream("peer", 1)?;
         let group = mesh.group_ref(peers)?;
         Ok(Some(Pipe {
-            peers: Peers::new(stream, group, p.stages.clone(), lowered.spec.stage()),
+            peers: Peers::new(stream, group, p.runs.clone(), lowered.spec.stage()),
             flows: lowered.flows.clone(),
         }))
     }
 
     /// Memory for what flows out of unit `u`, or for its gradient.
-    fn like_flow(&self, u: usize) -> Result<Vec<Tensor>> {
+    pub fn like_flow(&self, u: usize) -> Result<Vec<Tensor>> {
         self.flows[u].iter().map(|f| self.peers.room(f)).collect()
     }
 
-    /// What unit `u` made of a micro-batch arrives from a stage, or the gradient of it.
-    pub fn receive(
-        &self,
-        mesh: &RefCell<Mesh>,
-        u: usize,
-        from: PipelineStage,
-        tag: CommTag,
-    ) -> Result<Vec<Tensor>> {
-        let values = self.like_flow(u)?;
-        self.peers.exchange(mesh, &values, from, false, tag)?;
-        Ok(values)
-    }
-
-    /// What unit `u` made of a micro-batch goes to a stage.
-    pub fn send(&self, mesh: &RefCell<Mesh>, values: &[Tensor], to: PipelineStage) -> Result<()> {
-        self.peers.exchange(mesh, values, to, true, FORWARD)
-    }
-
-    /// The gradient of what unit `u` made goes back to a stage. What nobody differentiated has a gradient of zero.
-    pub fn send_grad(
-        &self,
-        mesh: &RefCell<Mesh>,
-        u: usize,
-        grads: &[Option<Tensor>],
-        to: PipelineStage,
-    ) -> Result<()> {
+    /// The gradient of what unit `u` made, as it goes back to a stage. What nobody differentiated has a gradient of zero.
+    pub fn whole_grads(&self, u: usize, grads: &[Option<Tensor>]) -> Result<Vec<Tensor>> {
         let mut whole = vec![];
         for (k, flow) in self.flows[u].iter().enumerate() {
             whole.push(match grads.get(k).cloned().flatten() {
@@ -84,18 +60,24 @@ impl Pipe {
                 }
             });
         }
-        self.peers.exchange(mesh, &whole, to, true, BACKWARD)
+        Ok(whole)
     }
 
-    /// Outside the step: what the stage before makes of a batch of the step's shape; nothing on the first.
-    pub fn flow_in(&self, mesh: &RefCell<Mesh>, tag: CommTag) -> Result<Vec<Tensor>> {
-        let first = self.peers.own_units().start;
-        if first == 0 {
-            return Ok(vec![]);
-        }
-        let ins = self.like_flow(first - 1)?;
-        let before = self.peers.stage() - 1;
-        self.peers.exchange(mesh, &ins, before, false, tag)?;
+    /// Messages of the step, as one group.
+    pub fn exchange(&self, mesh: &RefCell<Mesh>, letters: &[Letter], tag: CommTag) -> Result<()> {
+        self.peers.exchange(mesh, letters, tag)
+    }
+
+    /// Outside the step: what unit `u` of another stage makes of a batch of the step's shape.
+    pub fn flow_in(
+        &self,
+        mesh: &RefCell<Mesh>,
+        u: usize,
+        from: PipelineStage,
+        tag: CommTag,
+    ) -> Result<Vec<Tensor>> {
+        let ins = self.like_flow(u)?;
+        self.peers.receive_into(mesh, &ins, from, tag)?;
         Ok(ins)
     }
 }

@@ -40,14 +40,21 @@ impl Diagnostics {
     }
 
     /// What the collective checker calls a step: its number and text in the plan, given once. Its collectives meet those of the same text
-    /// on other ranks, whatever its number there; of a transfer both ends are called alike.
-    pub fn purpose(&mut self, device: &Device, s: &Step) -> Purpose {
+    /// on other ranks, whatever its number there; of a transfer both ends are called alike. In a plan whose messages go in groups
+    /// (`grouped`) the two ends stand in groups that differ: there they have the kind in common, and the checker compares number, size and type.
+    pub fn purpose(&mut self, device: &Device, s: &Step, grouped: bool) -> Purpose {
         let at = s.id.index();
         if let Some(Some(known)) = self.purposes.get(at) {
             return *known;
         }
         let text = s.op.to_string();
-        let meets = text.split(['<', '>']).next().unwrap_or(&text);
+        let meets = match s.op.messages() {
+            (grad, messages) if grouped && !messages.is_empty() => match grad {
+                true => "gradients",
+                false => "hidden states",
+            },
+            _ => text.split(['<', '>']).next().unwrap_or(&text),
+        };
         let purpose = device.plan_step(s.id.0, &text, meets);
         let len = self.purposes.len().max(at + 1);
         self.purposes.resize(len, None);

@@ -2,13 +2,15 @@
 //! are shared handles and no declared memory of the program.
 
 use crossweave_hal::{DType, HostBuffer, Stream, Tag};
-use crossweave_tensor::{Result, Shape, Tape, Tensor, Var, shape_error};
+use crossweave_tensor::{Owed, Result, Shape, Tape, Tensor, Var, shape_error};
 use std::sync::Arc;
 
 /// Activations of one unit and micro-batch, between forward and backward.
 pub(crate) enum Act {
     /// The tape with its inputs and outputs.
     Saved(Tape, Vec<Var>, Vec<Var>),
+    /// The operands of its weights' gradients, behind the first part of a backward in two.
+    Owed(Owed),
     /// Only the inputs; where the first is this rank's part of it, the shape of the whole.
     Inputs(Vec<Tensor>, Option<Shape>),
     /// The same in host memory.
@@ -56,6 +58,14 @@ impl Values {
         match self.acts[u][m].take() {
             Some(Act::Saved(tape, ins, outs)) => Ok((tape, ins, outs)),
             _ => shape_error("backward without saved activations"),
+        }
+    }
+
+    /// What the first part of a backward has left.
+    pub fn owed(&mut self, u: usize, m: usize) -> Result<Owed> {
+        match self.acts[u][m].take() {
+            Some(Act::Owed(owed)) => Ok(owed),
+            _ => shape_error("gradients of weights without the first part of their backward"),
         }
     }
 

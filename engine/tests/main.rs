@@ -34,6 +34,7 @@ mod pipeline;
 mod precision;
 mod random;
 mod rings;
+mod runs;
 mod same_calls;
 mod sequence;
 mod side_programs;

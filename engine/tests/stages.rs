@@ -28,15 +28,9 @@ fn staged(base: &RankSpec, stage: u32) -> RankSpec {
 
 /// `base` over stages of so many units each.
 fn over(base: &RankSpec, each: &[u32], order: PipelineOrder) -> RankSpec {
-    let mut start = 0;
-    let stages = each.iter().map(|n| {
-        let range = start..start + n;
-        start = range.end;
-        range
-    });
     RankSpec {
         pipeline: Some(PipelineSpec {
-            stages: stages.collect(),
+            runs: order.divide(each, each.len() as u32),
             order,
         }),
         ..base.clone()

@@ -151,9 +151,11 @@ pub fn of_plan<E>(
 pub fn of_run(spec: &RankSpec, units: &[UnitFacts]) -> Option<ReductionsOfRun> {
     let other = other(spec)?;
     let (ranks, g) = (u64::from(spec.data_ranks()), u64::from(spec.micro_batches));
-    let first = spec.pipeline.as_ref().and_then(|p| p.stages.first());
-    let own = first.map_or(units.len(), |r| r.end as usize);
-    let trained = units[..own].iter().filter(|u| u.grad_bytes > 0);
+    let own = spec.pipeline.as_ref().map(|p| p.runs.units_of(0));
+    let own = own.map(|all| all.map(|u| u as usize).collect());
+    let own: Vec<usize> = own.unwrap_or_else(|| (0..units.len()).collect());
+    let own = own.into_iter().filter_map(|u| units.get(u));
+    let trained = own.filter(|u| u.grad_bytes > 0);
     let params: u64 = trained.map(|u| u.params - u.base).sum();
     let of = |spec: &RankSpec| {
         // What leaves for the host is not held.

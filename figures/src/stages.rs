@@ -5,24 +5,26 @@ use crate::train_error::Result;
 use crossweave_engine::{PipelineSpec, side_programs};
 use crossweave_plan::axes::Representatives;
 use crossweave_plan::{Facts, Plan, check_representative_side_programs, check_representatives};
+use std::ops::Range;
 
 /// The stages in words: `0 to 2 | 3 to 5`.
 pub fn in_words(spec: &PipelineSpec) -> String {
-    let one = |r: &std::ops::Range<u32>| match r.end - r.start {
+    let one = |r: Range<u32>| match r.end - r.start {
         1 => r.start.to_string(),
         _ => format!("{} to {}", r.start, r.end - 1),
     };
-    let all: Vec<String> = spec.stages.iter().map(one).collect();
+    let of = |stage| {
+        let runs = spec.runs.of(stage).map(|k| one(spec.runs.units(k)));
+        runs.collect::<Vec<_>>().join(" and ")
+    };
+    let all: Vec<String> = (0..spec.runs.stages()).map(of).collect();
     all.join(" | ")
 }
 
 /// The stages as `mesh.pp_layers` has them.
 pub fn as_key(spec: &PipelineSpec) -> String {
-    let all: Vec<String> = spec
-        .stages
-        .iter()
-        .map(|r| (r.end - r.start).to_string())
-        .collect();
+    let each = spec.runs.iter().map(|r| r.units.len().to_string());
+    let all: Vec<String> = each.collect();
     all.join(",")
 }
 

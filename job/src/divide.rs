@@ -101,8 +101,21 @@ fn stages(job: &Job, sizes: Sizes<'_>, by: Shares<'_>) -> Result<Option<Pipeline
         ));
     }
     let order = PipelineOrder::from_name(&mesh.pp_schedule).unwrap_or_default();
+    let (chunks, runs) = (mesh.chunks(), mesh.runs());
+    if runs > n {
+        let key = match order {
+            PipelineOrder::Interleaved => "mesh.pp_chunks",
+            _ => "mesh.pp_schedule",
+        };
+        return Err(JobError::refused(
+            format!(
+                "{key}: {stages} pipeline stages of {chunks} runs each, and the model has {n} units; every run needs one unit at least"
+            ),
+            format!("set mesh.pp to {} or less", n / chunks),
+        ));
+    }
     if let Some(Layers::Each(each)) = mesh.layers() {
-        return given(&each, n, order).map(Some);
+        return given(&each, (n, stages), order).map(Some);
     }
     let weights = match (by, r.settings.run.balance()) {
         (Shares::Measured(speeds), _) => Some(speeds.to_vec()),
@@ -114,11 +127,12 @@ fn stages(job: &Job, sizes: Sizes<'_>, by: Shares<'_>) -> Result<Option<Pipeline
             let each = slowest(job, &w, stages as u32, |p| p.at(Axis::Pp));
             PipelineSpec::weighted(&costs(&units, sizes), &each, order)
         }
-        None => PipelineSpec::even(n as u32, stages as u32, order),
+        None => PipelineSpec::even_runs(n as u32, stages as u32, order, chunks as u32),
     }))
 }
 
-fn given(each: &[u64], n: u64, order: PipelineOrder) -> Result<PipelineSpec> {
+/// Runs of so many units each, of `n` in all over `stages` stages.
+fn given(each: &[u64], (n, stages): (u64, u64), order: PipelineOrder) -> Result<PipelineSpec> {
     let sum = each.iter().fold(0u64, |a, b| a.saturating_add(*b));
     if sum != n {
         return Err(JobError::refused(
@@ -126,14 +140,9 @@ fn given(each: &[u64], n: u64, order: PipelineOrder) -> Result<PipelineSpec> {
             format!("give {n} in all: the embedding is one, each layer is one, the head is one"),
         ));
     }
-    let mut start = 0u32;
-    let stages = each.iter().map(|count| {
-        let range = start..start + *count as u32;
-        start = range.end;
-        range
-    });
+    let each: Vec<u32> = each.iter().map(|count| *count as u32).collect();
     Ok(PipelineSpec {
-        stages: stages.collect(),
+        runs: order.divide(&each, stages as u32),
         order,
     })
 }

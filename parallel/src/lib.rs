@@ -1,5 +1,5 @@
 //! Pipeline parallelism and gradient accumulation as schedules that write the first list of a plan
-//! (1F1B, GPipe), and the pass for recompute (activation checkpointing), which chooses what forwards
+//! (1F1B, GPipe, interleaved, ZB-H1, ZB-V, DualPipeV), and the pass for recompute (activation checkpointing), which chooses what forwards
 //! keep. Ranks are never named in them.
 //!
 //! Tensor parallelism is no pass: a layer is cut over the axis tp where it is declared, by `nn/src/split.rs`, which says of each of its
@@ -11,7 +11,10 @@
 //! schedule.
 #![forbid(unsafe_code)]
 
+mod messages;
 mod recompute;
 pub mod schedule;
+pub mod timeline;
+pub mod work;
 
 pub use recompute::Keeps;

@@ -2,10 +2,10 @@
 #![forbid(unsafe_code)]
 
 use crossweave_parallel::Keeps;
-use crossweave_parallel::schedule::{Stages, accumulate, evaluate, one_f_one_b};
+use crossweave_parallel::schedule::{accumulate, evaluate, one_f_one_b};
 use crossweave_plan::axes::{Axis, Topology};
 use crossweave_plan::{
-    Depend, Facts, Keep, Lane, Law, PassManager, Plan, PlanError, Recompute, Step, UnitFacts,
+    Depend, Facts, Keep, Lane, Law, PassManager, Plan, PlanError, Recompute, Runs, Step, UnitFacts,
     check, check_world,
 };
 use std::path::PathBuf;
@@ -100,7 +100,7 @@ fn recompute_after_recompute_is_refused() {
 
 #[test]
 fn one_forward_one_backward() {
-    let stages = Stages::even(5, 3);
+    let stages = Runs::even(5, 3);
     let facts = facts(5, 4);
     let line = || {
         PassManager::new()
@@ -138,8 +138,8 @@ fn every_shape_of_pipeline_comes_to_its_end() {
         for units in ranks..ranks + 3 {
             for micro_batches in 1..6 {
                 let facts = facts(units, micro_batches);
-                let stages = Stages::even(units, ranks);
-                let plans: Vec<Plan> = (0..ranks as usize)
+                let stages = Runs::even(units, ranks);
+                let plans: Vec<Plan> = (0..ranks)
                     .map(|s| one_f_one_b(&stages, s, micro_batches))
                     .collect();
                 for plan in &plans {

@@ -132,6 +132,8 @@ fn touches(op: &StepKind, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> 
         }
         StepKind::InputGrad { unit, mb } => {
             params(&mut out, unit);
+            // Those of norms, biases and tables.
+            grads(&mut out, unit);
             out.extend([
                 reads(Resource::Flow(mb)),
                 writes(Resource::Act(unit, mb)),
@@ -163,10 +165,21 @@ fn touches(op: &StepKind, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> 
         StepKind::ZeroGrad { unit } | StepKind::Fold { unit, .. } => {
             out.push(writes(Resource::Grad(unit)))
         }
-        StepKind::SendAct { mb, .. } => out.push(reads(Resource::Flow(mb))),
-        StepKind::RecvAct { mb, .. } => out.push(writes(Resource::Flow(mb))),
-        StepKind::SendGrad { mb, .. } => out.push(reads(Resource::FlowGrad(mb))),
-        StepKind::RecvGrad { mb, .. } => out.push(writes(Resource::FlowGrad(mb))),
+        StepKind::SendAct { .. }
+        | StepKind::RecvAct { .. }
+        | StepKind::SendGrad { .. }
+        | StepKind::RecvGrad { .. }
+        | StepKind::Exchange { .. } => {
+            let (grad, messages) = op.messages();
+            for m in messages {
+                let resource = match grad {
+                    false => Resource::Flow(m.mb),
+                    true => Resource::FlowGrad(m.mb),
+                };
+                let write = !m.sends;
+                out.push(Access { resource, write });
+            }
+        }
         StepKind::Spill { unit, mb } | StepKind::Fetch { unit, mb } => {
             out.push(writes(Resource::Act(unit, mb)));
         }

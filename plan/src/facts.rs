@@ -29,6 +29,9 @@ pub struct UnitFacts {
     pub saved_selective: u64,
     /// Bytes left by a forward that keeps its input only: the input.
     pub saved_input: u64,
+    /// Bytes that the first part of a backward in two leaves for the second: the operands of the products that give gradients of weights.
+    #[serde(default)]
+    pub owed_bytes: u64,
     /// Bytes of the unit's output, which flows to the next unit.
     pub flow_bytes: u64,
     /// Most bytes any one step of this unit needs beyond what it leaves behind.

@@ -113,12 +113,17 @@ impl<'a> State<'a> {
         let mut units = vec![Standing::default(); n];
         for (index, step) in plan.steps.iter().enumerate() {
             let range = |message: String| Err(PlanError::at(plan, index, Law::Range, message));
-            if let Some(unit) = step.op.units().iter().find(|&&u| u as usize >= n) {
+            let (_, messages) = step.op.messages();
+            let named = step.op.units().iter().copied();
+            let mut named = named.chain(messages.iter().map(|m| m.unit));
+            if let Some(unit) = named.find(|&u| u as usize >= n) {
                 return range(format!(
                     "unit {unit} does not exist; the model has {n} units, counted from 0"
                 ));
             }
-            if let Some(mb) = step.op.micro_batch().filter(|&mb| mb as usize >= m) {
+            let own = step.op.micro_batch().into_iter();
+            let mut own = own.chain(messages.iter().map(|m| m.mb));
+            if let Some(mb) = own.find(|&mb| mb as usize >= m) {
                 return range(format!(
                     "micro-batch {mb} does not exist; a step has {m}, counted from 0"
                 ));
@@ -273,10 +278,11 @@ impl<'a> State<'a> {
             StepKind::Update { unit } => self.update(index, unit),
             StepKind::ZeroGrad { unit } => self.zero_grad(index, unit),
             StepKind::Fold { unit, joins } => self.fold(index, unit, joins),
-            StepKind::SendAct { unit, mb, .. } => self.send_act(index, unit, mb),
-            StepKind::RecvAct { unit, mb, .. } => self.recv_act(index, unit, mb),
-            StepKind::SendGrad { unit, mb, .. } => self.send_grad(index, unit, mb),
-            StepKind::RecvGrad { unit, mb, .. } => self.recv_grad(index, unit, mb),
+            StepKind::SendAct { .. }
+            | StepKind::RecvAct { .. }
+            | StepKind::SendGrad { .. }
+            | StepKind::RecvGrad { .. }
+            | StepKind::Exchange { .. } => self.exchange(index),
             StepKind::Spill { unit, mb } => self.spill(index, unit, mb),
             StepKind::Fetch { unit, mb } => self.fetch(index, unit, mb),
             StepKind::StateIn { unit } => self.state_in(index, unit),
@@ -489,6 +495,9 @@ impl<'a> State<'a> {
         self.set_flow_grad(mb, unit.checked_sub(1));
         self.flow_during = held + self.flow_bytes(unit.checked_sub(1));
         self.saved[pair].act = Act::Owed;
+        let owed = self.facts.units[unit as usize].owed_bytes;
+        self.live.activations = self.live.activations - self.saved[pair].bytes + owed;
+        self.saved[pair].bytes = owed;
         Ok(())
     }
 

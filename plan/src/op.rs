@@ -39,8 +39,20 @@ pub enum Reduction {
     Scatter,
 }
 
-/// One operation of a step. The engine runs every kind except `InputGrad` and `WeightGrad`, the split backward of zero-bubble schedules,
-/// which no schedule here writes yet; they are data like the others, and `check` knows their laws.
+/// What crosses between this pipeline stage and another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Message {
+    /// Unit whose output, or whose output's gradient, travels.
+    pub unit: UnitId,
+    /// Micro-batch it belongs to.
+    pub mb: MicroBatch,
+    /// The other stage.
+    pub stage: PipelineStage,
+    /// It goes there, or comes from there.
+    pub sends: bool,
+}
+
+/// One operation of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepKind {
@@ -80,14 +92,15 @@ pub enum StepKind {
         /// Micro-batch run.
         mb: MicroBatch,
     },
-    /// The first half of a split backward: the gradient of the input only. A `WeightGrad` is then owed.
+    /// The first part of a backward in two: the gradient of the input, all that ranks say to each other, and the gradients of norms, biases and
+    /// tables. A `WeightGrad` is then owed.
     InputGrad {
         /// Unit run.
         unit: UnitId,
         /// Micro-batch run.
         mb: MicroBatch,
     },
-    /// The second half of a split backward: the sum into the weight gradient.
+    /// The second part: the sum into the gradients of the weights of products, without the parameters.
     WeightGrad {
         /// Unit run.
         unit: UnitId,
@@ -168,6 +181,14 @@ pub enum StepKind {
         mb: MicroBatch,
         /// Sending stage.
         from: PipelineStage,
+    },
+    /// Sends and receives that are one group: none of them waits for another. They are of one kind, so that groups of hidden states and
+    /// groups of gradients follow each other in one order on all stages.
+    Exchange {
+        /// Gradients of outputs travel, and not outputs.
+        grad: bool,
+        /// The messages, by the time at which they are there.
+        messages: Vec<Message>,
     },
     /// Copy saved activations off the device and free them there.
     Spill {
@@ -276,7 +297,8 @@ impl StepKind {
             StepKind::SendAct { .. }
             | StepKind::RecvAct { .. }
             | StepKind::SendGrad { .. }
-            | StepKind::RecvGrad { .. } => Lane::Peer,
+            | StepKind::RecvGrad { .. }
+            | StepKind::Exchange { .. } => Lane::Peer,
             StepKind::Fetch { .. }
             | StepKind::StateIn { .. }
             | StepKind::ParamIn { .. }
@@ -321,7 +343,7 @@ impl StepKind {
     pub fn units(&self) -> &[UnitId] {
         match self {
             StepKind::ReduceGrad { units, .. } => units,
-            StepKind::GradNorm | StepKind::Finite => &[],
+            StepKind::GradNorm | StepKind::Finite | StepKind::Exchange { .. } => &[],
             StepKind::Gather { unit, .. }
             | StepKind::Release { unit }
             | StepKind::Forward { unit, .. }
@@ -345,6 +367,57 @@ impl StepKind {
             | StepKind::ParamIn { unit }
             | StepKind::ShardIn { unit } => std::slice::from_ref(unit),
         }
+    }
+
+    /// These messages as one operation: a send or a receive where there is one alone.
+    pub fn exchange(grad: bool, messages: Vec<Message>) -> StepKind {
+        let [one] = messages[..] else {
+            return StepKind::Exchange { grad, messages };
+        };
+        let Message {
+            unit,
+            mb,
+            stage,
+            sends,
+        } = one;
+        let (to, from) = (stage, stage);
+        match (grad, sends) {
+            (false, true) => StepKind::SendAct { unit, mb, to },
+            (false, false) => StepKind::RecvAct { unit, mb, from },
+            (true, true) => StepKind::SendGrad { unit, mb, to },
+            (true, false) => StepKind::RecvGrad { unit, mb, from },
+        }
+    }
+
+    /// Returns the messages of an operation between pipeline stages, and whether they are gradients; none of other operations.
+    pub fn messages(&self) -> (bool, Vec<Message>) {
+        let (grad, unit, mb, stage, sends) = match *self {
+            StepKind::SendAct { unit, mb, to } => (false, unit, mb, to, true),
+            StepKind::RecvAct { unit, mb, from } => (false, unit, mb, from, false),
+            StepKind::SendGrad { unit, mb, to } => (true, unit, mb, to, true),
+            StepKind::RecvGrad { unit, mb, from } => (true, unit, mb, from, false),
+            StepKind::Exchange { grad, ref messages } => return (grad, messages.clone()),
+            _ => return (false, vec![]),
+        };
+        let one = Message {
+            unit,
+            mb,
+            stage,
+            sends,
+        };
+        (grad, vec![one])
+    }
+
+    /// Returns true if this sends to other pipeline stages, or receives from them.
+    pub fn is_message(&self) -> bool {
+        matches!(
+            self,
+            StepKind::SendAct { .. }
+                | StepKind::RecvAct { .. }
+                | StepKind::SendGrad { .. }
+                | StepKind::RecvGrad { .. }
+                | StepKind::Exchange { .. }
+        )
     }
 
     /// The micro-batch this operation belongs to, if it belongs to one.

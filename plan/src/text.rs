@@ -11,6 +11,7 @@
 //! | `norm` `finite` `optu` `zgu` | norm and clipping, finite check, update, zero gradient |
 //! | `foldu` `foldu+n` | the gradient of a logical shard is set aside, and `n` sums of two are made of those that are |
 //! | `au.m>r` `au.m<r` `gu.m>r` `gu.m<r` | send to, receive from rank `r`: activation, gradient |
+//! | `au.m>r|av.n<s` | these sends and receives as one group; of gradients likewise |
 //! | `outu.m` `inu.m` `soutu` `sinu` | spill, fetch; optimizer state out, in |
 //! | `goutu` `pinu` `shinu` | gradient to the host, updated parameters and parameter slice from it |
 //! | `goutu+` | the gradient of some micro-batches to the host, which adds those of later ones |
@@ -65,6 +66,15 @@ impl fmt::Display for StepKind {
             StepKind::RecvAct { unit, mb, from } => write!(f, "a{unit}.{mb}<{from}"),
             StepKind::SendGrad { unit, mb, to } => write!(f, "g{unit}.{mb}>{to}"),
             StepKind::RecvGrad { unit, mb, from } => write!(f, "g{unit}.{mb}<{from}"),
+            StepKind::Exchange { grad, messages } => {
+                let kind = if *grad { 'g' } else { 'a' };
+                for (k, m) in messages.iter().enumerate() {
+                    let way = if m.sends { '>' } else { '<' };
+                    let bar = if k == 0 { "" } else { "|" };
+                    write!(f, "{bar}{kind}{}.{}{way}{}", m.unit, m.mb, m.stage)?;
+                }
+                Ok(())
+            }
             StepKind::Spill { unit, mb } => write!(f, "out{unit}.{mb}"),
             StepKind::Fetch { unit, mb } => write!(f, "in{unit}.{mb}"),
             StepKind::StateIn { unit } => write!(f, "sin{unit}"),
@@ -143,6 +153,23 @@ impl FromStr for Plan {
     }
 }
 
+/// Messages of one kind as one group, or nothing.
+fn parse_exchange(text: &str) -> Option<StepKind> {
+    let each: Option<Vec<StepKind>> = text.split('|').map(parse_op).collect();
+    let (mut kinds, mut messages) = (vec![], vec![]);
+    for op in each? {
+        let (grad, of) = op.messages();
+        let [one] = of[..] else {
+            return None;
+        };
+        kinds.push(grad);
+        messages.push(one);
+    }
+    let grad = *kinds.first()?;
+    let alike = kinds.iter().all(|k| *k == grad);
+    alike.then_some(StepKind::Exchange { grad, messages })
+}
+
 /// One operation from its compact form, or nothing.
 fn parse_op(text: &str) -> Option<StepKind> {
     if text == "norm" {
@@ -150,6 +177,9 @@ fn parse_op(text: &str) -> Option<StepKind> {
     }
     if text == "finite" {
         return Some(StepKind::Finite);
+    }
+    if text.contains('|') {
+        return parse_exchange(text);
     }
     let digits = text.find(|c: char| c.is_ascii_digit())?;
     let (head, rest) = text.split_at(digits);

@@ -79,16 +79,15 @@ fn shared_over(op: &StepKind, facts: &Facts) -> AxisSet {
 /// A message between two ranks: whether it is a gradient, of which unit and of which micro-batch.
 type Parcel = (bool, UnitId, u32);
 
-/// The parcel of a peer operation, the other stage, and whether it is a send.
-fn parcel(op: &StepKind) -> Option<(Parcel, PipelineStage, bool)> {
-    match *op {
-        StepKind::SendAct { unit, mb, to } => Some(((false, unit, mb), to, true)),
-        StepKind::RecvAct { unit, mb, from } => Some(((false, unit, mb), from, false)),
-        StepKind::SendGrad { unit, mb, to } => Some(((true, unit, mb), to, true)),
-        StepKind::RecvGrad { unit, mb, from } => Some(((true, unit, mb), from, false)),
-        _ => None,
-    }
+/// The parcels of an operation between stages, each with the other stage and whether it is a send.
+fn parcels(op: &StepKind) -> impl Iterator<Item = (Parcel, PipelineStage, bool)> + use<> {
+    let (grad, messages) = op.messages();
+    let each = messages.into_iter();
+    each.map(move |m| ((grad, m.unit, m.mb), m.stage, m.sends))
 }
+
+/// What two ranks exchange in one step: the other rank, and the parcels with whether they leave here.
+type Pair = (Rank, Vec<(Parcel, bool)>);
 
 /// Something a rank cannot do alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,8 +98,8 @@ pub(crate) enum What<'a> {
     Said(&'a StepKind, &'a Said),
     /// A collective outside the step.
     Alone(&'a Said),
-    /// A message, and whether it leaves here.
-    Parcel(Parcel, bool),
+    /// Messages in one group, by the other rank: an event of each pair, and over when all are.
+    Parcels(Vec<Pair>),
 }
 
 pub(crate) struct Event<'a> {
@@ -239,20 +238,20 @@ impl<'a> World<'a> {
         let mut received: Vec<(Rank, usize, Parcel, Rank)> = vec![];
         for rank in 0..self.ranks.len() as Rank {
             for (step, s) in self.plan(rank).steps.iter().enumerate() {
-                let Some((what, stage, sends)) = parcel(&s.op) else {
-                    continue;
-                };
-                let Some(peer) = self.peer(rank, stage) else {
-                    let stages = self.mesh.length(Axis::Pp);
-                    let message = format!("stage {stage} is not another of the {stages} there are");
-                    return Err(self.fault(rank, step, Law::Peer, message));
-                };
-                match sends {
-                    true => sent
-                        .entry((rank, peer))
-                        .or_default()
-                        .push_back((step, what)),
-                    false => received.push((rank, step, what, peer)),
+                for (what, stage, sends) in parcels(&s.op) {
+                    let Some(peer) = self.peer(rank, stage) else {
+                        let stages = self.mesh.length(Axis::Pp);
+                        let message =
+                            format!("stage {stage} is not another of the {stages} there are");
+                        return Err(self.fault(rank, step, Law::Peer, message));
+                    };
+                    match sends {
+                        true => sent
+                            .entry((rank, peer))
+                            .or_default()
+                            .push_back((step, what)),
+                        false => received.push((rank, step, what, peer)),
+                    }
                 }
             }
         }
@@ -472,9 +471,20 @@ impl<'a> World<'a> {
                 add(over(shared_over(op, facts)), What::Op(op));
             }
             _ => {
-                let found = parcel(op).and_then(|(w, s, out)| Some((w, self.peer(rank, s)?, out)));
-                if let Some((what, peer, sends)) = found {
-                    add([rank, peer].into(), What::Parcel(what, sends));
+                let mut pairs: Vec<Pair> = vec![];
+                for (what, stage, sends) in parcels(op) {
+                    let Some(peer) = self.peer(rank, stage) else {
+                        continue;
+                    };
+                    match pairs.iter_mut().find(|(p, _)| *p == peer) {
+                        Some((_, all)) => all.push((what, sends)),
+                        None => pairs.push((peer, vec![(what, sends)])),
+                    }
+                }
+                if !pairs.is_empty() {
+                    let peers = pairs.iter().map(|(p, _)| *p);
+                    let members = [rank].into_iter().chain(peers).collect();
+                    add(members, What::Parcels(pairs));
                 }
             }
         }
@@ -494,9 +504,21 @@ impl<'a> World<'a> {
         let all: Vec<Vec<Event<'a>>> = all.map(|r| self.events(r, &tied)).collect();
         match World::waits_for_ever(&all) {
             Some((rank, at)) => {
-                let message = "this rank waits here for ever: what it waits for comes later in another rank's plan";
-                let step = all[rank][at[rank]].step;
-                Err(self.fault(rank as Rank, step, Law::Deadlock, message.into()))
+                let here = &all[rank][at[rank]];
+                let others = here.members.iter().filter(|m| **m as usize != rank);
+                let there = |m: &Rank| {
+                    let next = all[*m as usize].get(at[*m as usize]);
+                    let at = next.map_or("at its end".into(), |e| {
+                        format!("at step {} ({})", e.step, self.plan(*m).steps[e.step])
+                    });
+                    format!("rank {} {at}", self.number(*m))
+                };
+                let there: Vec<String> = others.take(3).map(there).collect();
+                let message = format!(
+                    "this rank waits here for ever: what it waits for comes later in another rank's plan ({})",
+                    there.join(", ")
+                );
+                Err(self.fault(rank as Rank, here.step, Law::Deadlock, message))
             }
             None => Ok(()),
         }
@@ -505,13 +527,11 @@ impl<'a> World<'a> {
     /// Walks the events of all ranks side by side: the first rank that never comes to its end, if there is one, and how far each has come.
     pub fn waits_for_ever(all: &[Vec<Event<'_>>]) -> Option<(usize, Vec<usize>)> {
         let mut at = vec![0usize; all.len()];
+        // Of the messages that each rank stands in, the other ends that have come.
+        let mut met: Vec<Vec<Rank>> = vec![vec![]; all.len()];
         let meets = |at: &[usize], rank: Rank, e: &Event<'_>| {
             let other = all[rank as usize].get(at[rank as usize]);
             other.is_some_and(|o| match (&e.what, &o.what) {
-                // A message meets its other end.
-                (What::Parcel(a, out), What::Parcel(b, other)) => {
-                    a == b && out != other && o.members.iter().all(|m| e.members.contains(m))
-                }
                 (What::Said(a, x), What::Said(b, y)) => a == b && x.is_alike(y),
                 (a, b) => a == b,
             })
@@ -520,6 +540,25 @@ impl<'a> World<'a> {
             let mut moved = false;
             for rank in 0..all.len() {
                 while let Some(e) = all[rank].get(at[rank]) {
+                    if let What::Parcels(pairs) = &e.what {
+                        for (peer, mine) in pairs {
+                            let there = *peer as usize;
+                            let other = all[there].get(at[there]).map(|o| &o.what);
+                            if !met[rank].contains(peer) && is_other_end(other, rank as Rank, mine)
+                            {
+                                met[rank].push(*peer);
+                                met[there].push(rank as Rank);
+                                moved = true;
+                            }
+                        }
+                        if met[rank].len() < pairs.len() {
+                            break;
+                        }
+                        met[rank].clear();
+                        at[rank] += 1;
+                        moved = true;
+                        continue;
+                    }
                     let others = e.members.iter().filter(|m| **m as usize != rank);
                     if !others.into_iter().all(|m| meets(&at, *m, e)) {
                         break;
@@ -535,4 +574,18 @@ impl<'a> World<'a> {
         let stays = (0..all.len()).find(|r| at[*r] < all[*r].len())?;
         Some((stays, at))
     }
+}
+
+/// Are the messages that another rank exchanges with `rank` the other ends of `mine`?
+fn is_other_end(other: Option<&What<'_>>, rank: Rank, mine: &[(Parcel, bool)]) -> bool {
+    let Some(What::Parcels(pairs)) = other else {
+        return false;
+    };
+    let theirs = pairs.iter().find(|(p, _)| *p == rank);
+    theirs.is_some_and(|(_, theirs)| {
+        theirs.len() == mine.len()
+            && mine
+                .iter()
+                .all(|(parcel, out)| theirs.contains(&(*parcel, !out)))
+    })
 }

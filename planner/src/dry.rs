@@ -19,6 +19,8 @@ pub struct Dry {
     pub flows: Vec<FlowShape>,
     /// For each unit, which of its parameters (its own, then those it borrows) its backward writes gradients of.
     pub writes: Vec<Vec<bool>>,
+    /// The same of the two parts of a backward in two.
+    pub writes_apart: [Vec<Vec<bool>>; 2],
 }
 
 impl Dry {

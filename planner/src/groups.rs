@@ -2,8 +2,8 @@
 
 use crate::spec::RankSpec;
 use crossweave_mesh::{Axis, AxisSet, Channel, GroupKey, Part};
-use crossweave_plan::{Facts, Said, UnitTalk};
-use std::collections::BTreeSet;
+use crossweave_plan::{Facts, PipelineStage, Said, UnitTalk};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The groups of ranks that share flats over some axes, and of those that hold the other parts of the same parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub struct StepGroups {
     pub all: Option<GroupKey>,
     /// The stages again, for messages: these and sums over the stages run on other streams and need no common order.
     pub peers: Option<GroupKey>,
-    /// Stages that share a unit's parameters with this one.
-    pub tie: Option<GroupKey>,
+    /// For each unit that stages share with this one, those that do, in the order of the units that read it.
+    pub ties: BTreeMap<usize, GroupKey>,
     /// Those with whom blocks communicate, by what they say in the dry run.
     pub blocks: Vec<GroupKey>,
     /// Ranks that have other tokens of the same rows, with whom sums of gradients are completed.
@@ -62,22 +62,20 @@ impl OwnerGroups {
 }
 
 impl StepGroups {
-    /// Those of a rank whose plan gathers, or does not; `shared`: the sets of stages that share a unit; `owners`: the axes over which each
+    /// Those of a rank whose plan gathers, or does not; `shared`: the units that stages share, and which do; `owners`: the axes over which each
     /// unit is shared; `facts`: what the blocks of the whole model say.
     pub fn of(
         spec: &RankSpec,
-        shared: &[BTreeSet<usize>],
+        shared: &BTreeMap<usize, Vec<PipelineStage>>,
         owners: &BTreeSet<AxisSet>,
         gathers: bool,
         facts: &Facts,
     ) -> StepGroups {
         let place = &spec.place;
         let stages = place.among(Axis::Pp);
-        let own = shared.iter().find(|s| s.contains(&(spec.stage() as usize)));
-        let tied = own.filter(|s| s.len() > 1).map(|s| {
-            let places = s.iter().map(|s| *s as u32).collect();
-            GroupKey::over(Axis::Pp).part(Part::Tied(places))
-        });
+        let own = shared.iter().filter(|(_, s)| s.contains(&spec.stage()));
+        let tied = |s: &[u32]| GroupKey::over(Axis::Pp).part(Part::Tied(s.to_vec()));
+        let ties = own.map(|(unit, s)| (*unit, tied(s))).collect();
         let experts = owners.iter().copied().filter(|a| *a != AxisSet::DATA);
         let axes = [AxisSet::DATA].into_iter().chain(experts);
         StepGroups {
@@ -85,7 +83,7 @@ impl StepGroups {
             figures: place.among(AxisSet::STAGE),
             all: place.among(AxisSet::WORLD),
             peers: stages.clone().map(|g| g.on(Channel::Peers)),
-            tie: tied,
+            ties,
             stages,
             blocks: said_groups(spec, facts),
             tokens: token_group(spec, facts),
@@ -102,16 +100,13 @@ impl StepGroups {
     /// All of them, in the order in which every rank joins.
     pub fn joined(&self) -> Vec<GroupKey> {
         let data = self.owners.iter().flat_map(|o| [&o.data, &o.parts]);
-        let steps = [
-            &self.figures,
-            &self.stages,
-            &self.all,
-            &self.peers,
-            &self.tie,
-        ];
+        let steps = [&self.figures, &self.stages, &self.all, &self.peers];
+        // Several units may have one, and stages come to those they share in one order.
+        let ties: BTreeSet<&GroupKey> = self.ties.values().collect();
         let gathers = self.owners.iter().flat_map(|o| [&o.gather, &o.node]);
         let mut out: Vec<GroupKey> = vec![];
-        let others = data.chain(steps).chain(gathers).flatten();
+        let others = data.chain(steps).flatten().chain(ties);
+        let others = others.chain(gathers.flatten());
         for key in others
             .chain(&self.blocks)
             .chain(&self.tokens)

@@ -7,9 +7,10 @@ use crate::groups::StepGroups;
 use crate::rooms::rooms;
 use crate::spec::{FlowShape, RankSpec};
 use crossweave_mesh::{Axis, AxisSet, GroupKey};
-use crossweave_plan::{Facts, Lane, Plan, Step, StepId, StepKind};
+use crossweave_plan::{Facts, Keep, Lane, PipelineStage, Plan, Step, StepId, StepKind};
 use crossweave_program::{
     Builder, Call, GroupId, HostJob, MemId, Move, Part, Program, ProgramError, Room, UnitState,
+    Values,
 };
 use crossweave_tensor::{Group, ParamDecl, Pieces, Split, UnitDecl};
 use crossweave_zero::lower::{
@@ -18,7 +19,7 @@ use crossweave_zero::lower::{
 };
 use crossweave_zero::optim::Recipe;
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency, UnitAt, ZeroStage};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Returns the placement of a unit's data.
@@ -210,6 +211,8 @@ pub struct Lowered {
     pub by_step: Vec<(Option<StepId>, Range<usize>)>,
     /// For each unit, which of its parameters its backward writes gradients of.
     pub writes: Vec<Vec<bool>>,
+    /// The same of the two parts of a backward in two.
+    pub writes_apart: [Vec<Vec<bool>>; 2],
     /// The values that flow out of each unit, for one micro-batch.
     pub flows: Vec<FlowShape>,
     /// The groups that the rank joins.
@@ -387,10 +390,15 @@ impl Given<'_> {
         Some(ToHost::declare(b, job, self.flats, wire))
     }
 
-    /// The units whose gradients the backward of `u` writes, each with the parameters it does.
-    fn writers(&self, u: usize) -> Vec<(usize, Vec<bool>)> {
+    /// The units whose gradients the backward of `u`, or a part of it, writes, each with the parameters it does.
+    fn writers(&self, u: usize, part: Part) -> Vec<(usize, Vec<bool>)> {
         let own = self.units[u].params.len();
-        let (mine, lent) = self.dry.writes[u].split_at(own);
+        let writes = match part {
+            Part::InputGrad => &self.dry.writes_apart[0],
+            Part::WeightGrad => &self.dry.writes_apart[1],
+            _ => &self.dry.writes,
+        };
+        let (mine, lent) = writes[u].split_at(own);
         let mut units = vec![(u, mine.to_vec())];
         for ((o, p), writes) in self.units[u].borrowed.iter().zip(lent) {
             let at = match units.iter().position(|(k, _)| k == o) {
@@ -405,32 +413,48 @@ impl Given<'_> {
         units
     }
 
-    /// Writes the backward of unit `u`.
+    /// Writes the backward of unit `u`, or a part of it.
     fn backward(
         &self,
         (g, host): (&mut Grads<'_>, &mut Option<ToHost>),
         b: &mut Builder,
-        step: StepId,
-        u: usize,
+        (step, mb): (StepId, u32),
+        (u, part): (usize, Part),
     ) {
-        let units = self.writers(u);
+        let units = self.writers(u, part);
         let rooms = g.rooms(&units);
         if let Some(host) = host {
             let wanted: Vec<MemId> = rooms.iter().map(|r| r.mem).collect();
             host.settle(b, Some(step), Some(&wanted));
         }
-        b.call(Some(step), "backward", &rooms, |code| {
+        let values = Values::Unit {
+            unit: u as u32,
+            mb,
+            keep: Keep::All,
+        };
+        let name = match part {
+            Part::InputGrad => "input gradient",
+            Part::WeightGrad => "weight gradients",
+            _ => "backward",
+        };
+        b.call_of(Some(step), Some(values), name, &rooms, |code| {
             let adds = g.open(code, &units, 0);
             let of = |o: usize| units.iter().position(|(k, _)| *k == o).unwrap_or(0);
             let borrowed = self.units[u].borrowed.iter();
             let lent = borrowed.map(|(o, p)| adds[of(*o)][*p]);
             let own = self.units[u].params.len();
             let all = adds[0][..own].iter().copied().chain(lent).collect();
-            code.block(Part::Backward, all);
+            code.block(part, all);
         });
+        if part == Part::InputGrad {
+            // The micro-batch's gradient is complete behind the second part.
+            return;
+        }
         // What others are tied to is whole behind its own backward, which comes last; on another stage nothing comes.
+        // Where runs of a stage take turns, micro-batches do not come one behind the other either.
+        let turns = self.spec.pipeline.as_ref().is_some_and(|p| p.takes_turns());
         let borrowed = self.units[u].borrowed.iter().map(|(o, _)| *o);
-        let lent = borrowed.filter(|o| self.elsewhere.contains(o));
+        let lent = borrowed.filter(|o| turns || self.elsewhere.contains(o));
         let mut whole: Vec<usize> = lent.chain([u]).collect();
         whole.dedup();
         whole
@@ -448,15 +472,15 @@ pub fn lower(
     spec: RankSpec,
     units: &[UnitDecl],
     dry: &Dry,
-    shared: &[BTreeSet<usize>],
+    shared: &BTreeMap<usize, Vec<PipelineStage>>,
     planned: (Plan, Facts),
 ) -> Result<Lowered> {
     let recipes = recipes(units, &spec.optim);
     let gathers_matrices = gathers_matrices(&spec, units, &recipes)?;
     let mut elsewhere = BTreeSet::new();
     if let Some(p) = &spec.pipeline {
-        let own = &p.stages[spec.stage() as usize];
-        elsewhere.extend((0..units.len()).filter(|u| !own.contains(&(*u as u32))));
+        let runs_here = |u: &usize| p.runs.stage_of(*u as u32) == Some(spec.stage());
+        elsewhere.extend((0..units.len()).filter(|u| !runs_here(u)));
     }
     let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
     let gathers = planned.0.steps.iter().any(gathers);
@@ -497,23 +521,36 @@ fn offloaded(host: &mut Option<ToHost>) -> Result<&mut ToHost> {
 }
 
 /// Writes a step of the plan that is about values of a micro-batch: it runs a block, or moves what blocks hand on.
-fn values(b: &mut Builder, s: &Step, op: &StepKind) -> Result<()> {
-    let block = |b: &mut Builder, name, part| {
-        b.call(Some(s.id), name, &[], |code| code.block(part, vec![]));
-        Ok(())
+fn values(b: &mut Builder, s: &Step) -> Result<()> {
+    let of_unit = |unit, mb, keep| Some(Values::Unit { unit, mb, keep });
+    let (name, part, values) = match s.op {
+        StepKind::Forward { unit, mb, keep } => {
+            ("forward", Ok(Part::Forward), of_unit(unit, mb, keep))
+        }
+        StepKind::Recompute { unit, mb } => (
+            "recompute",
+            Ok(Part::Recompute),
+            of_unit(unit, mb, Keep::All),
+        ),
+        StepKind::Spill { unit, mb } => ("move", Err(Move::Spill), of_unit(unit, mb, Keep::Input)),
+        StepKind::Fetch { unit, mb } => ("move", Err(Move::Fetch), of_unit(unit, mb, Keep::Input)),
+        ref op if op.is_message() => {
+            let what = match op {
+                StepKind::SendAct { .. } => Move::SendAct,
+                StepKind::RecvAct { .. } => Move::RecvAct,
+                StepKind::SendGrad { .. } => Move::SendGrad,
+                StepKind::RecvGrad { .. } => Move::RecvGrad,
+                _ => Move::Exchange,
+            };
+            let (grad, messages) = op.messages();
+            ("move", Err(what), Some(Values::Messages { grad, messages }))
+        }
+        ref other => return Err(Error::Invalid(format!("this engine does not run {other}"))),
     };
-    let what = match op {
-        StepKind::Forward { .. } => return block(b, "forward", Part::Forward),
-        StepKind::Recompute { .. } => return block(b, "recompute", Part::Recompute),
-        StepKind::Spill { .. } => Move::Spill,
-        StepKind::Fetch { .. } => Move::Fetch,
-        StepKind::SendAct { .. } => Move::SendAct,
-        StepKind::RecvAct { .. } => Move::RecvAct,
-        StepKind::SendGrad { .. } => Move::SendGrad,
-        StepKind::RecvGrad { .. } => Move::RecvGrad,
-        other => return Err(Error::Invalid(format!("this engine does not run {other}"))),
-    };
-    b.call(Some(s.id), "move", &[], |code| code.values(s.lane, what));
+    b.call_of(Some(s.id), values, name, &[], |code| match part {
+        Ok(part) => code.block(part, vec![]),
+        Err(what) => code.values(s.lane, what),
+    });
     Ok(())
 }
 
@@ -578,7 +615,14 @@ fn leave(
 fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> Result<Lowered> {
     let mut b = Builder::default();
     let job = given.job(&mut b)?;
-    let tie = given.declare(&mut b, &given.groups.tie)?;
+    let mut ties = BTreeMap::new();
+    for (unit, key) in &given.groups.ties {
+        ties.extend(
+            given
+                .declare(&mut b, &Some(key.clone()))?
+                .map(|g| (*unit, g)),
+        );
+    }
     let flats = given.flats;
     let each = || flats.iter().enumerate();
     let params = |(u, f): (usize, &Flat)| ParamMemory::declare(&mut b, u, f);
@@ -599,12 +643,21 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
     let mut decided = false;
     for s in &plan.steps {
         let id = s.id;
-        if s.op.writes_grad().is_some() && !std::mem::replace(&mut decided, true) {
+        let begins = matches!(s.op, StepKind::InputGrad { .. }) || s.op.writes_grad().is_some();
+        if begins && !std::mem::replace(&mut decided, true) {
             g.decide(&mut b);
         }
         match &s.op {
-            StepKind::Backward { unit, .. } => {
-                given.backward((&mut g, &mut host), &mut b, id, *unit as usize);
+            StepKind::Backward { unit, mb }
+            | StepKind::InputGrad { unit, mb }
+            | StepKind::WeightGrad { unit, mb } => {
+                let part = match s.op {
+                    StepKind::InputGrad { .. } => Part::InputGrad,
+                    StepKind::WeightGrad { .. } => Part::WeightGrad,
+                    _ => Part::Backward,
+                };
+                let of = (*unit as usize, part);
+                given.backward((&mut g, &mut host), &mut b, (id, *mb), of);
             }
             StepKind::ReduceGrad { units, how, more } => {
                 if let Some(host) = &mut host {
@@ -615,8 +668,8 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
             }
             StepKind::Fold { unit, joins } => g.fold(&mut b, id, *unit as usize, *joins),
             StepKind::Tie { unit } => {
-                if let Some(group) = tie {
-                    g.tie(&mut b, id, *unit as usize, group);
+                if let Some(group) = ties.get(&(*unit as usize)) {
+                    g.tie(&mut b, id, *unit as usize, *group);
                 }
             }
             StepKind::Finite => g.finite(&mut b, id, &left),
@@ -653,7 +706,7 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
             StepKind::StateOut { unit } => {
                 offloaded(&mut host)?.job(&mut b, id, (&g, *unit as usize), HostJob::StateOut);
             }
-            other => values(&mut b, s, other)?,
+            _ => values(&mut b, s)?,
         }
     }
     host.iter_mut().for_each(|h| h.settle(&mut b, None, None));
@@ -673,6 +726,7 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
         rooms,
         outside,
         writes: given.dry.writes.clone(),
+        writes_apart: given.dry.writes_apart.clone(),
         flows: given.dry.flows.clone(),
         groups: given.groups.clone(),
     })

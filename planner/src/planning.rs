@@ -1,6 +1,6 @@
 //! The plan of a rank's step: which passes make it, in which order, and the facts they decide on.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::spec::{OffloadSpec, RankSpec, facts_of_accumulation};
 use crossweave_hal::DType;
 use crossweave_mesh::AxisSet;
@@ -169,8 +169,8 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     let start = match &spec.pipeline {
         None => schedule::accumulate(n, facts.micro_batches),
         Some(stages) => {
-            let (cut, stage) = (stages.schedule(), spec.stage() as usize);
-            schedule::pipeline(&cut, stage, spec.micro_batches, stages.order)
+            let (runs, m) = (&stages.runs, spec.micro_batches);
+            schedule::pipeline(runs, spec.stage(), m, stages.order).map_err(Error::Invalid)?
         }
     };
     Ok(p.with(Depend).run(start, facts)?)

@@ -4,9 +4,8 @@
 use crate::planning::is_slotted;
 use crate::spec::RankSpec;
 use crossweave_mesh::{Axis, AxisSet, Place};
-use crossweave_plan::{Facts, Keep, Plan, Said, SideEvent, SideProgram, StepKind, UnitId};
+use crossweave_plan::{Facts, Keep, Plan, Runs, Said, SideEvent, SideProgram, StepKind, UnitId};
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 /// Words of rank 0 that say what it asks the others for.
 const REQUEST: &str = "a request of rank 0";
@@ -56,8 +55,8 @@ struct Side<'a> {
     gathered: BTreeSet<UnitId>,
     /// Those of them that are gathered again for each use.
     released: BTreeSet<UnitId>,
-    /// Units of each stage.
-    stages: Vec<Range<u32>>,
+    /// The runs of units, each with its stage.
+    runs: Runs,
 }
 
 /// The rows of a forward.
@@ -94,18 +93,17 @@ impl<'a> Side<'a> {
             _ => None,
         });
         let gathered: BTreeSet<UnitId> = gathers.collect();
-        let all = 0..facts.units.len() as u32;
         let count = facts.units.len();
         let slotted = |u: &UnitId| is_slotted(spec, *u as usize, count, &facts.units[*u as usize]);
         let released = gathered.iter().copied().filter(slotted).collect();
-        let stages = spec.pipeline.as_ref().map(|p| p.stages.clone());
+        let runs = spec.pipeline.as_ref().map(|p| p.runs.clone());
         Side {
             spec,
             place: spec.place,
             facts,
             gathered,
             released,
-            stages: stages.unwrap_or_else(|| vec![all]),
+            runs: runs.unwrap_or_else(|| Runs::even(count as u32, 1)),
         }
     }
 
@@ -121,12 +119,9 @@ impl<'a> Side<'a> {
         self.said(AxisSet::WORLD, what)
     }
 
-    fn stage(&self) -> usize {
-        self.spec.stage() as usize
-    }
-
-    fn own(&self) -> Range<u32> {
-        self.stages[self.stage()].clone()
+    fn own(&self) -> impl DoubleEndedIterator<Item = u32> + use<> {
+        let own: Vec<u32> = self.runs.units_of(self.spec.stage()).collect();
+        own.into_iter()
     }
 
     /// Gathers of what a unit reads, where it is not whole already.
@@ -147,10 +142,16 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// The rank's units forward, or no more than gathered for those that run them; `rows`: of what a step's rows are, or of whole ones.
-    fn forward(&self, runs: bool, rows: Rows, whole: &mut Whole) -> Vec<SideEvent> {
+    /// Units forward, or no more than gathered for those that run them; `rows`: of what a step's rows are, or of whole ones.
+    fn forward(
+        &self,
+        units: impl Iterator<Item = u32>,
+        runs: bool,
+        rows: Rows,
+        whole: &mut Whole,
+    ) -> Vec<SideEvent> {
         let mut out = vec![];
-        for unit in self.own() {
+        for unit in units {
             out.extend(self.gathers(unit, whole));
             let keep = Keep::All;
             let step = StepKind::Forward { unit, mb: 0, keep };
@@ -163,14 +164,18 @@ impl<'a> Side<'a> {
         out
     }
 
-    /// The same between what comes from the stage before and what goes to the next.
+    /// The rank's runs forward, each between what comes from the stage before it and what goes to the next.
     fn over_stages(&self, rows: Rows) -> Vec<SideEvent> {
-        let (own, k) = (self.own(), self.spec.stage());
-        let before = (k > 0).then(|| message(own.start - 1, k - 1, false));
-        let last = k as usize + 1 == self.stages.len();
-        let next = (!last).then(|| message(own.end - 1, k + 1, true));
-        let between = self.forward(true, rows, &mut Whole::new());
-        before.into_iter().chain(between).chain(next).collect()
+        let (mut out, mut whole) = (vec![], Whole::new());
+        for run in self.runs.of(self.spec.stage()) {
+            let units = self.runs.units(run);
+            let before = self.runs.before(run);
+            out.extend(before.map(|from| message(units.start - 1, from, false)));
+            out.extend(self.forward(units.clone(), true, rows, &mut whole));
+            let after = self.runs.after(run);
+            out.extend(after.map(|to| message(units.end - 1, to, true)));
+        }
+        out
     }
 
     /// Returns the exchanges of `find_nan` at the end of a step: a word of each rank, and where one has found something its sentence.
@@ -193,7 +198,7 @@ impl<'a> Side<'a> {
         let owners = (0..self.facts.units.len() as u32).map(|u| self.facts.owners(u));
         let mut parts = owners.map(|o| self.place.among(o.holders()));
         let mut spread = self.gathered.iter().filter(|u| self.is_spread(**u));
-        self.stages.len() > 1 || spread.next().is_some() || parts.any(|p| p.is_some())
+        self.runs.stages() > 1 || spread.next().is_some() || parts.any(|p| p.is_some())
     }
 
     /// Returns true if several ranks have slices of a unit.
@@ -210,7 +215,8 @@ impl<'a> Side<'a> {
     fn samples(&self) -> Vec<SideEvent> {
         let mut out = vec![];
         if !forwards_together(self.spec, self.facts) {
-            for gather in self.forward(self.place.is_first(), Rows::Whole, &mut Whole::new()) {
+            let runs = self.place.is_first();
+            for gather in self.forward(self.own(), runs, Rows::Whole, &mut Whole::new()) {
                 let asked = matches!(gather, SideEvent::Step(StepKind::Gather { .. }));
                 out.extend(self.all(REQUEST).filter(|_| asked));
                 out.push(gather);
@@ -219,12 +225,12 @@ impl<'a> Side<'a> {
             out.extend(self.all(REQUEST));
             out.extend(self.all(REQUEST));
             out.extend(self.all("token ids"));
-            let (k, last) = (self.spec.stage(), self.stages.len() as u32 - 1);
+            let (k, last) = (self.spec.stage(), self.runs.last_stage());
             if !joins_forward(self.spec, self.facts) {
-                out.extend(self.forward(false, Rows::Whole, &mut Whole::new()));
+                out.extend(self.forward(self.own(), false, Rows::Whole, &mut Whole::new()));
             } else {
                 out.extend(self.over_stages(Rows::Whole));
-                let unit = self.stages[last as usize].end - 1;
+                let unit = self.facts.units.len() as u32 - 1;
                 out.extend((k == last && k > 0).then(|| message(unit, 0, true)));
                 out.extend((k == 0 && last > 0).then(|| message(unit, last, false)));
             }
@@ -235,16 +241,17 @@ impl<'a> Side<'a> {
     /// A parameter of each unit, of which ranks have slices, parts or the stage: on rank 0 whole.
     fn reads(&self) -> Vec<SideEvent> {
         let mut out = vec![];
-        for (stage, units) in self.stages.iter().enumerate() {
-            for u in units.clone() {
+        for run in self.runs.iter() {
+            let stage = run.stage;
+            for u in run.units.clone() {
                 let unit = &self.facts.units[u as usize];
                 let owners = self.facts.owners(u);
-                let asks = self.stages.len() > 1 || self.is_spread(u) || unit.talk.parts;
+                let asks = self.runs.stages() > 1 || self.is_spread(u) || unit.talk.parts;
                 if unit.params == 0 || !asks {
                     continue;
                 }
                 out.extend(self.all(REQUEST));
-                let k = self.stage();
+                let k = self.spec.stage();
                 if k == stage {
                     let slices = self.said(owners, "slices of a state");
                     out.extend(slices.filter(|_| self.is_spread(u)));
@@ -254,7 +261,7 @@ impl<'a> Side<'a> {
                 }
                 let speaks = self.place.index(AxisSet::STAGE) == 0 && stage > 0;
                 out.extend((speaks && k == stage).then(|| message(u, 0, true)));
-                out.extend((speaks && k == 0).then(|| message(u, stage as u32, false)));
+                out.extend((speaks && k == 0).then(|| message(u, stage, false)));
             }
         }
         out.into_iter().chain(self.done()).collect()
@@ -262,11 +269,11 @@ impl<'a> Side<'a> {
 
     /// Forward and backward of a batch where one rank has the whole model.
     fn gradients(&self) -> Vec<SideEvent> {
-        if self.stages.len() > 1 {
+        if self.runs.stages() > 1 {
             return vec![];
         }
         let mut whole = Whole::new();
-        let mut out = self.forward(true, Rows::OfStep, &mut whole);
+        let mut out = self.forward(self.own(), true, Rows::OfStep, &mut whole);
         for unit in self.own().rev() {
             out.extend(self.gathers(unit, &mut whole));
             out.push(SideEvent::Step(StepKind::Backward { unit, mb: 0 }));

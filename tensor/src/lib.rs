@@ -56,5 +56,5 @@ pub use probe::{Finding, NonFinite, Probe};
 pub use rows::{Layout, Meeting, RowCut, Runs};
 pub use run::{KernelCache, Run};
 pub use spmd::{Altered, Check, Spmd, Ty, TypedParam};
-pub use tape::{Tape, Var};
+pub use tape::{Owed, Tape, Var};
 pub use tensor::Tensor;

@@ -79,13 +79,7 @@ impl Tape {
     }
     /// Bytes of the values still held; memory that several values share (slices of one product) counts once.
     pub fn held_bytes(&self) -> u64 {
-        let held = self.vals.iter().filter_map(|v| v.tensor.as_ref());
-        let mut seen: Vec<(*const crossweave_hal::Buffer, u64)> = held
-            .map(|t| (std::sync::Arc::as_ptr(t.buffer()), t.buffer().bytes()))
-            .collect();
-        seen.sort();
-        seen.dedup();
-        seen.iter().map(|(_, bytes)| bytes).sum()
+        bytes_of(self.vals.iter().filter_map(|v| v.tensor.as_ref()))
     }
 
     /// Ends the forward: what no backward reads is dropped, and of the rest what `keep` says is made again. `outputs` stay with the caller.
@@ -125,6 +119,29 @@ impl Tape {
         douts: Vec<Option<Tensor>>,
         ins: &[Var],
     ) -> Result<Vec<Option<Tensor>>> {
+        Ok(self.walk_back(env, outs, douts, ins, None)?.0)
+    }
+
+    /// The same but for the gradients of the weights of products, which are left to be made: the first part of a backward in two. All that ranks
+    /// say to each other belongs to it, and the gradients of norms, biases and tables.
+    pub fn input_grads(
+        self,
+        env: &Env<'_>,
+        outs: &[Var],
+        douts: Vec<Option<Tensor>>,
+        ins: &[Var],
+    ) -> Result<(Vec<Option<Tensor>>, Owed)> {
+        self.walk_back(env, outs, douts, ins, Some(Owed::default()))
+    }
+
+    fn walk_back(
+        self,
+        env: &Env<'_>,
+        outs: &[Var],
+        douts: Vec<Option<Tensor>>,
+        ins: &[Var],
+        owed: Option<Owed>,
+    ) -> Result<(Vec<Option<Tensor>>, Owed)> {
         let n = self.vals.len();
         let mut b = Back {
             env,
@@ -134,6 +151,7 @@ impl Tape {
             coming: None,
             put_off: None,
             later: vec![],
+            owed,
         };
         for (v, d) in outs.iter().zip(douts) {
             if let Some(d) = d {
@@ -151,8 +169,38 @@ impl Tape {
                 b.later.push((product, dy));
             }
         }
-        Ok(ins.iter().map(|v| b.grads[v.0 as usize].take()).collect())
+        let dins = ins.iter().map(|v| b.grads[v.0 as usize].take()).collect();
+        Ok((dins, b.owed.unwrap_or_default()))
     }
+}
+
+/// The second part of a backward: the products that give gradients of weights, each with its input and the gradient of its output.
+#[derive(Default)]
+pub struct Owed(Vec<linear::Apart>);
+
+impl Owed {
+    /// Makes the gradients, in the order in which a backward in one part does. No parameters are read.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn run(self, env: &Env<'_>) -> Result<()> {
+        self.0.iter().try_for_each(|product| product.run(env))
+    }
+
+    /// Bytes that it holds; memory that several operands share counts once.
+    pub fn held_bytes(&self) -> u64 {
+        bytes_of(self.0.iter().flat_map(|p| [&p.x, &p.dy]))
+    }
+}
+
+/// Bytes of the buffers of these tensors, each once.
+fn bytes_of<'t>(held: impl Iterator<Item = &'t Tensor>) -> u64 {
+    let mut seen: Vec<(*const crossweave_hal::Buffer, u64)> = held
+        .map(|t| (std::sync::Arc::as_ptr(t.buffer()), t.buffer().bytes()))
+        .collect();
+    seen.sort();
+    seen.dedup();
+    seen.iter().map(|(_, bytes)| bytes).sum()
 }
 
 /// A backward under way.
@@ -169,6 +217,8 @@ pub(crate) struct Back<'a, 'e> {
     put_off: Option<Tensor>,
     /// Products whose weights' gradients are made while the gradient of their input travels, each with that of its output.
     later: Vec<(linear::Node, Tensor)>,
+    /// What is left to the second part, where the backward is in two.
+    owed: Option<Owed>,
 }
 
 /// Products beside what ranks exchange. The weight's gradient of a product whose input is the same, or gathered, on the ranks of an axis needs neither
@@ -225,9 +275,20 @@ impl Back<'_, '_> {
         let now: Vec<(linear::Node, Tensor)> = now;
         for (product, dy) in now {
             let of = self.val(x, nodes)?;
-            product.weights(self.env, &of, &dy)?;
+            self.weights(&product, &of, &dy)?;
         }
         Ok(())
+    }
+
+    /// The gradients of a product's weights and biases; those of weights are left, where the backward is in two parts.
+    pub fn weights(&mut self, product: &linear::Node, x: &Tensor, dy: &Tensor) -> Result<()> {
+        match &mut self.owed {
+            Some(owed) if product.learns(self.env) => {
+                owed.0.push(product.apart(self.env, x, dy));
+                product.bias_grads(self.env, &dy.rows())
+            }
+            _ => product.weights(self.env, x, dy),
+        }
     }
 }
 

@@ -8,10 +8,10 @@ mod simulator;
 
 use crossweave_mesh::{Axis, Topology};
 use crossweave_parallel::Keeps;
-use crossweave_parallel::schedule::{Order, Stages, pipeline};
+use crossweave_parallel::schedule::{Order, pipeline};
 use crossweave_plan::{
-    Depend, Facts, Keep, PassManager, Plan, PlanError, StepKind, UnitFacts, check, check_world,
-    trace,
+    Depend, Facts, Keep, PassManager, Plan, PlanError, Runs, StepKind, UnitFacts, check,
+    check_world, trace,
 };
 use crossweave_zero::{
     Bucket, HostUpdates, ParamsAway, Place, Prefetch, Reuse, SpillInputs, Ties, Updates, ZeroStage,
@@ -74,13 +74,13 @@ impl Case {
 
     /// The plans of the stages.
     fn plans(&self, facts: &Facts) -> Vec<Plan> {
-        let stages = Stages::even(UNITS, self.pp);
+        let runs = Runs::even(UNITS, self.pp);
         let plan = |stage| {
-            let start = pipeline(&stages, stage, self.micro_batches, self.order);
+            let start = pipeline(&runs, stage, self.micro_batches, self.order).unwrap();
             let built = self.passes().run(start, facts);
             built.unwrap_or_else(|e| panic!("{self:?}: {e}"))
         };
-        (0..self.pp as usize).map(plan).collect()
+        (0..self.pp).map(plan).collect()
     }
 
     /// Every rank of the job has the plan of its stage.

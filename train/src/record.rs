@@ -83,7 +83,7 @@ fn session(run: &Run) -> Value {
     let mut layout = json!({
         "ranks": run.job.ranks,
         "data_parallel": run.job.data_ranks(),
-        "pipeline": run.layout.division.stages.as_ref().map_or(1, |s| s.stages.len()),
+        "pipeline": run.layout.division.stages.as_ref().map_or(1, |s| s.runs.stages()),
         "zero_stage": zero.stage,
         "global_batch": r.batch.global,
         "micro_batch": r.batch.micro,

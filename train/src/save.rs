@@ -60,7 +60,8 @@ pub fn write_ledgers(run: &Run, ledgers: &[RankEnd]) -> Result<()> {
         ledger["micro_batch"] = rows.clone().into();
     }
     if let Some(s) = &run.layout.division.stages {
-        let units: Vec<[u32; 2]> = s.stages.iter().map(|r| [r.start, r.end]).collect();
+        let units = s.runs.iter().map(|r| [r.units.start, r.units.end]);
+        let units: Vec<[u32; 2]> = units.collect();
         ledger["pipeline"] = json!({"units": units, "data_parallel_ranks": run.job.data_ranks(), "schedule": s.order.name()});
     }
     if run.job.tensor_ranks() > 1 {

@@ -285,10 +285,7 @@ pub(crate) fn part(op: &StepKind) -> Option<&'static str> {
         }
         StepKind::ReduceGrad { .. } | StepKind::Fold { .. } | StepKind::Tie { .. } => "reduce",
         StepKind::Gather { .. } => "gather",
-        StepKind::SendAct { .. }
-        | StepKind::RecvAct { .. }
-        | StepKind::SendGrad { .. }
-        | StepKind::RecvGrad { .. } => "send/recv",
+        op if op.is_message() => "send/recv",
         StepKind::GradNorm
         | StepKind::Finite
         | StepKind::Update { .. }

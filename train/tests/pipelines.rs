@@ -76,6 +76,78 @@ fn runs_over_stages_have_the_bits_of_one_stage() {
     }
 }
 
+/// Several runs a stage, and backwards in two parts, from the keys of a config; and on in another schedule on other stages.
+#[test]
+fn schedules_have_the_bits_of_one_stage() {
+    let s = scratch();
+    s.job("llama.json").ranks(2).run("whole");
+    for (stage, schedule) in [
+        (1, "interleaved"),
+        (2, "zb-h1"),
+        (3, "zbv"),
+        (0, "dualpipev"),
+    ] {
+        let sets = [
+            "mesh.pp=2".to_string(),
+            format!("mesh.pp_schedule=\"{schedule}\""),
+            format!("zero_optimization.stage={stage}"),
+        ];
+        s.job("llama.json").ranks(4).sets(&sets).run(schedule);
+        same(&s.path("whole"), &s.path(schedule));
+        let ledger = ledger(&s.path(schedule));
+        assert_eq!(ledger["pipeline"]["schedule"], schedule);
+        for l in ledger["ranks"].as_array().expect("ranks") {
+            assert_eq!(l["device_allocs_after_step_2"], 0, "{schedule}: {l:#}");
+        }
+    }
+    let part = s.job("llama.json").ranks(4);
+    let part = part.set("mesh.pp=2").set("mesh.pp_schedule=\"zbv\"");
+    part.steps(3).run("cut");
+    let rest = s.job("llama.json").ranks(4).steps(8);
+    let rest = rest
+        .set("mesh.pp=2")
+        .set("mesh.pp_schedule=\"interleaved\"");
+    rest.resume("cut").goes_on();
+    assert_eq!(losses(&s.path("whole")), losses(&s.path("cut")));
+}
+
+/// What a schedule cannot do is refused by its key, by `plan` as by a run.
+#[test]
+fn schedules_that_do_not_fit_are_refused() {
+    let s = scratch();
+    for (sets, words) in [
+        (
+            &["mesh.pp_schedule=\"interleaved\"", "mesh.pp_chunks=3"][..],
+            &["mesh.pp_chunks", "3 runs each", "5 units"][..],
+        ),
+        (
+            &["mesh.pp_schedule=\"zb-h1\"", "mesh.pp_chunks=2"],
+            &["mesh.pp_chunks", "zb-h1 each has 1"],
+        ),
+        (
+            &["mesh.pp_schedule=\"zbv\"", "mesh.pp_layers=\"2,3\""],
+            &["mesh.pp_layers", "2 runs each", "give 4"],
+        ),
+        (
+            &["mesh.pp_schedule=\"dualpipev\"", "train_batch_size=2"],
+            &["gradient_accumulation_steps", "two for each stage"],
+        ),
+        (
+            &["mesh.pp_schedule=\"interleaved\"", "train_batch_size=3"],
+            &["gradient_accumulation_steps", "multiple of the stages"],
+        ),
+        (
+            &["mesh.pp_schedule=\"zbv\"", "run.balance=\"2,1\""],
+            &["run.balance", "mesh.pp_layers"],
+        ),
+        (&["mesh.pp_schedule=\"zbw\""], &["mesh.pp_schedule", "zbv"]),
+    ] {
+        let job = s.job("llama.json").ranks(2).set("mesh.pp=2").sets(sets);
+        let (e, _) = job.fails("refused");
+        names(&e, words);
+    }
+}
+
 /// The head of GPT-2 reads the embedding, whose gradient is then the sum of two stages' sums.
 #[test]
 fn tied_embeddings_train_near_one_stage() {
@@ -153,7 +225,7 @@ fn stages_on_two_back_ends_have_the_bits_of_one() {
 #[test]
 fn ledgers_of_stages_equal_the_plan() {
     let s = scratch();
-    for (stage, schedule) in [(3, "1f1b"), (1, "gpipe")] {
+    for (stage, schedule) in [(3, "1f1b"), (1, "gpipe"), (2, "interleaved"), (0, "zbv")] {
         let sets = [
             "mesh.pp=2".to_string(),
             format!("mesh.pp_schedule=\"{schedule}\""),

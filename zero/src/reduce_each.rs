@@ -43,7 +43,10 @@ fn place(plan: &Plan, at: usize) -> usize {
     let released = behind().take_while(|(_, s)| matches!(s.op, StepKind::Release { .. }));
     let released = released.last().map_or(at, |(k, _)| k);
     let mut until_next = behind().take_while(|(_, s)| !s.op.computes());
-    let sent = until_next.find(|(_, s)| matches!(s.op, StepKind::SendGrad { .. }));
+    let sent = until_next.find(|(_, s)| {
+        let (grad, messages) = s.op.messages();
+        grad && messages.iter().any(|m| m.sends)
+    });
     sent.map_or(released, |(k, _)| k)
 }
 

@@ -46,16 +46,7 @@ impl Pass for Updates {
             .flat_map(|s| s.op.units().iter().copied())
             .collect();
         // A stage of a pipeline may hold nothing but frozen parameters: it takes part in the norm of the others.
-        let message = |o: &StepKind| {
-            matches!(
-                o,
-                StepKind::SendAct { .. }
-                    | StepKind::RecvAct { .. }
-                    | StepKind::SendGrad { .. }
-                    | StepKind::RecvGrad { .. }
-            )
-        };
-        if reduced.is_empty() && !plan.steps.iter().any(|s| message(&s.op)) {
+        if reduced.is_empty() && !plan.steps.iter().any(|s| s.op.is_message()) {
             return Err(PlanError::whole(
                 Law::PassOrder,
                 "there is no gradient to update from: the schedule has no backward",

@@ -140,26 +140,23 @@ impl Engine {
 
     pub(super) fn backward(
         &mut self,
-        u: usize,
-        m: usize,
+        (u, m, part): (usize, usize, Part),
         data: &Batch,
         first_sequence: u64,
         (wholes, adds): (&[Arc<Buffer>], &[bool]),
     ) -> Tensors<()> {
-        let (tape, ins, outs) = self.values.saved(u, m)?;
-        let douts = match self.values.grads[m].take() {
-            Some(d) => d,
-            None => self.loss_gradients()?,
-        };
-        self.values.flow[m].clear();
-        let work = Work::Block(u, Part::Backward);
+        let work = Work::Block(u, part);
         let cache = self.cache(work);
         let run =
             Run::new(&self.lanes.compute, &Decompositions, &cache).one_by_one(self.scattered(u));
         self.groups.serve(u, self.blocks.units.len());
         let grads = self.grads(u, wholes)?;
         let written: Vec<Rc<Cell<bool>>> = adds.iter().map(|a| Rc::new(Cell::new(*a))).collect();
-        let params = self.views(u)?;
+        // Gradients of weights are made without the weights, which are nowhere whole by then.
+        let params = match part {
+            Part::WeightGrad => vec![],
+            _ => self.views(u)?,
+        };
         let sink = GradSink::new(&grads, &written);
         let key = self.key(u, first_sequence);
         let env = Env {
@@ -172,17 +169,33 @@ impl Engine {
             key,
             training: true,
         };
-        let dins = tape.backward(&env, &outs, douts, &ins)?;
+        if part == Part::WeightGrad {
+            self.values.owed(u, m)?.run(&env)?;
+        } else {
+            let (tape, ins, outs) = self.values.saved(u, m)?;
+            let douts = match self.values.grads[m].take() {
+                Some(d) => d,
+                None => self.loss_gradients()?,
+            };
+            self.values.flow[m].clear();
+            self.values.grads[m] = Some(match part {
+                Part::InputGrad => {
+                    let (dins, owed) = tape.input_grads(&env, &outs, douts, &ins)?;
+                    self.values.keep(u, m, Some(Act::Owed(owed)));
+                    dins
+                }
+                _ => tape.backward(&env, &outs, douts, &ins)?,
+            });
+        }
         self.groups.settle(&run)?;
-        as_rehearsed(
-            &self.blocks.units[u],
-            adds,
-            &self.lowered.writes[u],
-            &grads,
-            &written,
-        )?;
+        let [first, second] = &self.lowered.writes_apart;
+        let writes = match part {
+            Part::InputGrad => &first[u],
+            Part::WeightGrad => &second[u],
+            _ => &self.lowered.writes[u],
+        };
+        as_rehearsed(&self.blocks.units[u], adds, writes, &grads, &written)?;
         self.keep_cache(work, cache);
-        self.values.grads[m] = Some(dins);
         Ok(())
     }
 

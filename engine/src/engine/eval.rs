@@ -15,6 +15,7 @@ use crossweave_tensor::{
     Batch, Decompositions, Env, GradSink, IGNORED, Images, Keep, KernelCache, Run, Tensor,
 };
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -253,9 +254,14 @@ impl Engine {
         go().map_err(|e| self.error("uploading the batch", e))
     }
 
-    /// The units of this rank forward, dropout off: from what flows into the first to what flows out of the last.
-    pub(super) fn run_own(&mut self, mut flow: Vec<Tensor>, data: &Batch) -> Tensors<Vec<Tensor>> {
-        for u in self.own_units() {
+    /// Units forward, dropout off: from what flows into the first to what flows out of the last.
+    pub(super) fn run_units(
+        &mut self,
+        units: Range<usize>,
+        mut flow: Vec<Tensor>,
+        data: &Batch,
+    ) -> Tensors<Vec<Tensor>> {
+        for u in units {
             let cache = RefCell::new(KernelCache::default());
             self.gather_for_eval(u)?;
             let (_, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
@@ -267,16 +273,20 @@ impl Engine {
 
     /// All units forward on a batch of the step's shape; what the last one made, where it runs.
     fn run_all(&mut self, data: &Batch) -> Tensors<Vec<Tensor>> {
-        let mesh = self.groups.mesh();
-        let before = self.pipe.as_ref().map(|p| p.flow_in(mesh, OUTSIDE));
-        let flow = self.run_own(before.transpose()?.unwrap_or_default(), data)?;
-        if !self.makes_loss() {
-            let peers = &staged(&self.pipe)?.peers;
-            let (mesh, next) = (self.groups.mesh(), peers.stage() + 1);
-            peers.exchange(mesh, &flow, next, true, OUTSIDE)?;
-            return Ok(vec![]);
+        let mut flow = vec![];
+        for leg in self.legs() {
+            if let Some(from) = leg.before {
+                let (pipe, mesh) = (staged(&self.pipe)?, self.groups.mesh());
+                flow = pipe.flow_in(mesh, leg.units.start - 1, from, OUTSIDE)?;
+            }
+            flow = self.run_units(leg.units, flow, data)?;
+            if let Some(to) = leg.after {
+                let (pipe, mesh) = (staged(&self.pipe)?, self.groups.mesh());
+                let made = std::mem::take(&mut flow);
+                pipe.peers.send_out(mesh, &made, to, OUTSIDE)?;
+            }
         }
-        match flow.is_empty() {
+        match flow.is_empty() && self.makes_loss() {
             false => Ok(flow),
             true => crossweave_tensor::shape_error("the last unit returned nothing"),
         }

@@ -3,44 +3,57 @@
 use super::Engine;
 use crate::pipeline::{BACKWARD, FORWARD, Pipe};
 use crossweave_mesh::Axis;
-use crossweave_plan::{Step, StepKind};
-use crossweave_program::Move;
-use std::ops::Range;
+use crossweave_plan::Message;
+use crossweave_program::{Move, Values as Of};
+use crossweave_state::Leg;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 impl Engine {
-    pub(super) fn run_move(&mut self, what: Move, step: Option<&Step>) -> Tensors<()> {
-        let mesh = self.groups.mesh();
-        match (what, step.map(|s| &s.op)) {
-            (Move::Spill, Some(StepKind::Spill { unit, mb })) => {
+    pub(super) fn run_move(&mut self, what: Move, values: Option<&Of>) -> Tensors<()> {
+        match (what, values) {
+            (Move::Spill, Some(Of::Unit { unit, mb, .. })) => {
                 let [out, _] = self.lanes.spill()?;
                 self.values.spill(*unit as usize, *mb as usize, out)
             }
-            (Move::Fetch, Some(StepKind::Fetch { unit, mb })) => {
+            (Move::Fetch, Some(Of::Unit { unit, mb, .. })) => {
                 let [_, back] = self.lanes.spill()?;
                 self.values.fetch(*unit as usize, *mb as usize, back)
             }
-            (Move::SendAct, Some(StepKind::SendAct { mb, to, .. })) => {
-                let outs = std::mem::take(&mut self.values.flow[*mb as usize]);
-                staged(&self.pipe)?.send(mesh, &outs, *to)
-            }
-            (Move::RecvAct, Some(StepKind::RecvAct { unit, mb, from })) => {
-                let ins = staged(&self.pipe)?.receive(mesh, *unit as usize, *from, FORWARD)?;
-                self.values.flow[*mb as usize] = ins;
-                Ok(())
-            }
-            (Move::SendGrad, Some(StepKind::SendGrad { unit, mb, to })) => {
-                let grads = self.values.grads[*mb as usize].take().unwrap_or_default();
-                staged(&self.pipe)?.send_grad(mesh, *unit as usize, &grads, *to)
-            }
-            (Move::RecvGrad, Some(StepKind::RecvGrad { unit, mb, from })) => {
-                let grads = staged(&self.pipe)?.receive(mesh, *unit as usize, *from, BACKWARD)?;
-                self.values.grads[*mb as usize] = Some(grads.into_iter().map(Some).collect());
-                Ok(())
-            }
-            _ => crossweave_tensor::shape_error("values that no step of the plan moves"),
+            (_, Some(Of::Messages { grad, messages })) => self.exchange(*grad, messages),
+            _ => crossweave_tensor::shape_error("a move that is of no values"),
         }
+    }
+
+    /// Messages of one group between pipeline stages.
+    fn exchange(&mut self, grad: bool, messages: &[Message]) -> Tensors<()> {
+        let pipe = staged(&self.pipe)?;
+        let mut letters = vec![];
+        for m in messages {
+            let (u, mb) = (m.unit as usize, m.mb as usize);
+            let values = match (m.sends, grad) {
+                (true, false) => std::mem::take(&mut self.values.flow[mb]),
+                (true, true) => {
+                    let grads = self.values.grads[mb].take().unwrap_or_default();
+                    pipe.whole_grads(u, &grads)?
+                }
+                (false, _) => pipe.like_flow(u)?,
+            };
+            letters.push((m.stage, m.sends, values));
+        }
+        let tag = if grad { BACKWARD } else { FORWARD };
+        pipe.exchange(self.groups.mesh(), &letters, tag)?;
+        for (m, (_, sends, values)) in messages.iter().zip(letters) {
+            let mb = m.mb as usize;
+            match (sends, grad) {
+                (true, _) => {}
+                (false, false) => self.values.flow[mb] = values,
+                (false, true) => {
+                    self.values.grads[mb] = Some(values.into_iter().map(Some).collect());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether there is more than one rank in the job.
@@ -48,11 +61,11 @@ impl Engine {
         self.lowered.groups.all.is_some()
     }
 
-    /// The units this rank runs.
-    pub(super) fn own_units(&self) -> Range<usize> {
+    /// The runs of units that this rank has, in order.
+    pub(super) fn legs(&self) -> Vec<Leg> {
         match &self.pipe {
-            Some(p) => p.peers.own_units(),
-            None => 0..self.blocks.units.len(),
+            Some(p) => p.peers.legs(),
+            None => vec![Leg::all(self.blocks.units.len())],
         }
     }
 
@@ -64,7 +77,9 @@ impl Engine {
 
     /// Whether this rank runs the last unit, whose output is the loss.
     pub(super) fn makes_loss(&self) -> bool {
-        self.own_units().end == self.blocks.units.len()
+        self.legs()
+            .iter()
+            .any(|l| l.units.end == self.blocks.units.len())
     }
 }
 

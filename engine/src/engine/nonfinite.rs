@@ -61,7 +61,9 @@ impl Engine {
         let (at, mb) = match step.op {
             StepKind::Forward { unit, mb, .. } => (u64::from(unit), mb),
             StepKind::Recompute { unit, mb } => (3 * n - 2 * u64::from(unit), mb),
-            StepKind::Backward { unit, mb } => (3 * n - 2 * u64::from(unit) + 1, mb),
+            StepKind::Backward { unit, mb }
+            | StepKind::InputGrad { unit, mb }
+            | StepKind::WeightGrad { unit, mb } => (3 * n - 2 * u64::from(unit) + 1, mb),
             _ => (0, self.lowered.spec.micro_batches),
         };
         (3 * n + 2) * u64::from(mb) + at
@@ -71,7 +73,12 @@ impl Engine {
         let phase = match &step.op {
             StepKind::Forward { mb, .. } => format!("forward of micro-batch {mb}"),
             StepKind::Recompute { mb, .. } => format!("recomputed forward of micro-batch {mb}"),
-            StepKind::Backward { mb, .. } => format!("backward of micro-batch {mb}"),
+            StepKind::Backward { mb, .. } | StepKind::InputGrad { mb, .. } => {
+                format!("backward of micro-batch {mb}")
+            }
+            StepKind::WeightGrad { mb, .. } => {
+                format!("gradients of weights of micro-batch {mb}")
+            }
             StepKind::GradNorm => "norm of the gradients".into(),
             StepKind::Update { .. } => "update".into(),
             _ => "other work".into(),
@@ -80,6 +87,8 @@ impl Engine {
             StepKind::Forward { unit, .. }
             | StepKind::Recompute { unit, .. }
             | StepKind::Backward { unit, .. }
+            | StepKind::InputGrad { unit, .. }
+            | StepKind::WeightGrad { unit, .. }
             | StepKind::Update { unit }
             | StepKind::GradOut { unit, .. }
             | StepKind::Gather { unit, .. } => Some(unit as usize),

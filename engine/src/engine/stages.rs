@@ -63,27 +63,32 @@ impl Engine {
 
     fn run_together(&mut self, data: &Batch) -> Tensors<Option<Vec<Vec<f32>>>> {
         if !planner::joins_forward(&self.lowered.spec, &self.lowered.facts) {
-            for u in self.own_units() {
+            for u in self.legs().into_iter().flat_map(|l| l.units) {
                 self.gather_for_eval(u)?;
                 self.release_after_eval(u)?;
             }
             return Ok(None);
         }
+        let mut flow = vec![];
+        for leg in self.legs() {
+            if let Some(from) = leg.before {
+                let peers = &staged(&self.pipe)?.peers;
+                flow = peers.receive_flow(self.groups.mesh(), from)?;
+            }
+            flow = self.run_units(leg.units, flow, data)?;
+            if let Some(to) = leg.after {
+                let made = std::mem::take(&mut flow);
+                let peers = &staged(&self.pipe)?.peers;
+                peers.send_flow(self.groups.mesh(), &made, to)?;
+            }
+        }
         let [stage, last] = match &self.pipe {
             Some(p) => [p.peers.stage(), p.peers.last()],
             None => [0, 0],
         };
-        let flow = match stage {
-            0 => vec![],
-            _ => staged(&self.pipe)?
-                .peers
-                .receive_flow(self.groups.mesh(), stage - 1)?,
-        };
-        let flow = self.run_own(flow, data)?;
         let mesh = self.groups.mesh();
-        if stage < last {
+        if stage != last {
             let peers = &staged(&self.pipe)?.peers;
-            peers.send_flow(mesh, &flow, stage + 1)?;
             return match stage {
                 0 => peers.receive_values(mesh, last).map(|v| Some(vec![v])),
                 _ => Ok(None),

@@ -12,7 +12,7 @@ use crate::values::Act;
 use crossweave_hal::{Event, Purpose};
 use crossweave_offload::Executor;
 use crossweave_plan::{Keep as PlanKeep, Lane, Plan, Step, StepId, StepKind};
-use crossweave_program::{Call, Figure, Fragment, Instr, MemId, Part, Program};
+use crossweave_program::{Call, Figure, Fragment, Instr, MemId, Part, Program, Values};
 use crossweave_tensor::{Batch, Keep, KernelCache};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -63,7 +63,7 @@ impl Engine {
             return Err(e);
         }
         let open = self.begin_span();
-        let published = self.run_calls(&program, end.unwrap_or_default(), None, &inputs);
+        let published = self.run_calls(&program, end.unwrap_or_default(), &inputs);
         self.end_span(open, &|| "figures".into());
         published.map_err(|e| self.error("publishing figures", e))
     }
@@ -84,15 +84,17 @@ impl Engine {
                 if decides(program, &program.calls[calls.clone()]) {
                     self.decide(lr)?;
                 }
-                self.run_calls(program, calls, None, inputs)
+                self.run_calls(program, calls, inputs)
                     .map_err(|e| self.error("between the steps of the plan", e))?;
                 continue;
             };
             let device = self.lanes.compute.device();
-            device.at_step(self.diagnostics.purpose(device, s));
+            let pipeline = self.lowered.spec.pipeline.as_ref();
+            let grouped = pipeline.is_some_and(|p| p.takes_turns());
+            device.at_step(self.diagnostics.purpose(device, s, grouped));
             self.note_step(false);
             let open = self.begin_span();
-            let ran = self.replaying(s, |t| t.run_calls(program, calls, Some(s), inputs));
+            let ran = self.replaying(s, |t| t.run_calls(program, calls, inputs));
             self.end_span(open, &|| s.op.to_string());
             ran.map_err(|e| Error::Run {
                 rank: self.lowered.spec.place.job_rank(),
@@ -115,7 +117,11 @@ impl Engine {
     ) -> Tensors<()> {
         let repeats = matches!(
             step.op,
-            StepKind::Forward { .. } | StepKind::Recompute { .. } | StepKind::Backward { .. }
+            StepKind::Forward { .. }
+                | StepKind::Recompute { .. }
+                | StepKind::Backward { .. }
+                | StepKind::InputGrad { .. }
+                | StepKind::WeightGrad { .. }
         );
         let at = step.id.index();
         let followed = match &mut self.blocks.graphs {
@@ -140,17 +146,16 @@ impl Engine {
         };
         let program = self.machine.program().clone();
         self.machine.about(about);
-        let done = self.run_calls(&program, calls, None, &nothing);
+        let done = self.run_calls(&program, calls, &nothing);
         self.machine.about(String::new());
         done
     }
 
-    /// Runs calls of the program; `step` is the plan's step they belong to.
+    /// Runs calls of the program.
     fn run_calls(
         &mut self,
         program: &Program,
         calls: Range<usize>,
-        step: Option<&Step>,
         inputs: &Inputs<'_>,
     ) -> Tensors<()> {
         for call in &program.calls[calls] {
@@ -158,7 +163,7 @@ impl Engine {
             self.machine.enter(f);
             f.code
                 .iter()
-                .try_for_each(|i| self.run_instr((f, call), i, step, inputs))?;
+                .try_for_each(|i| self.run_instr((f, call), i, inputs))?;
         }
         Ok(())
     }
@@ -167,7 +172,6 @@ impl Engine {
         &mut self,
         (f, call): (&Fragment, &Call),
         i: &Instr,
-        step: Option<&Step>,
         inputs: &Inputs<'_>,
     ) -> Tensors<()> {
         let lane = match i {
@@ -195,9 +199,9 @@ impl Engine {
                 let decided = self.scaling.decided;
                 return required(&mut self.host)?.host(*job, *room, decided);
             }
-            Instr::Move { what, .. } => return self.run_move(*what, step),
+            Instr::Move { what, .. } => return self.run_move(*what, call.values.as_ref()),
             Instr::Block { part, adds } => {
-                return self.run_block((f, call), (*part, adds), step, inputs);
+                return self.run_block((f, call), (*part, adds), inputs);
             }
             Instr::Alloc { lane, .. }
             | Instr::Copy { lane, .. }
@@ -248,13 +252,16 @@ impl Engine {
         &mut self,
         (f, call): (&Fragment, &Call),
         (part, adds): (Part, &[bool]),
-        step: Option<&Step>,
         inputs: &Inputs<'_>,
     ) -> Tensors<()> {
         let Inputs { batches, data } = inputs;
-        match (part, step.map(|s| &s.op)) {
-            (Part::Forward, Some(StepKind::Forward { unit, mb, keep })) => {
-                let (u, m) = (*unit as usize, *mb as usize);
+        let Some(Values::Unit { unit, mb, keep }) = call.values else {
+            return crossweave_tensor::shape_error("a block that is of no micro-batch");
+        };
+        let (u, m) = (unit as usize, mb as usize);
+        let first = batches[m].first_sequence;
+        match part {
+            Part::Forward => {
                 let ins = std::mem::take(&mut self.values.flow[m]);
                 let (stream, unit) = (&self.lanes.compute, &self.blocks.units[u]);
                 let kept = match keep {
@@ -264,14 +271,7 @@ impl Engine {
                     PlanKeep::Input => Some(Act::Inputs(ins.clone(), None)),
                     _ => None,
                 };
-                let (act, outs) = self.forward(
-                    u,
-                    part,
-                    ins,
-                    &data[m],
-                    batches[m].first_sequence,
-                    tape_keep(*keep),
-                )?;
+                let (act, outs) = self.forward(u, part, ins, &data[m], first, tape_keep(keep))?;
                 let act = match keep {
                     PlanKeep::Input => kept,
                     PlanKeep::Nothing => None,
@@ -283,25 +283,20 @@ impl Engine {
                 }
                 self.values.flow[m] = outs;
             }
-            (Part::Recompute, Some(StepKind::Recompute { unit, mb })) => {
-                let (u, m) = (*unit as usize, *mb as usize);
+            Part::Recompute => {
                 let kept = self.values.inputs(u, m)?;
                 let ins = gathered(&self.lanes.compute, &self.groups, kept)?;
-                let (first, keep) = (batches[m].first_sequence, Keep::Everything);
-                let (act, _) = self.forward(u, part, ins, &data[m], first, keep)?;
+                let (act, _) = self.forward(u, part, ins, &data[m], first, Keep::Everything)?;
                 self.values.keep(u, m, Some(act));
             }
-            (Part::Backward, Some(StepKind::Backward { unit, mb })) => {
-                let (u, m) = (*unit as usize, *mb as usize);
+            Part::Backward | Part::InputGrad | Part::WeightGrad => {
                 let mut wholes = vec![];
                 for slot in 0..f.params {
                     let mem = self.machine.memory_of(f, call, slot)?;
                     wholes.extend(self.machine.buffer(mem).cloned());
                 }
-                let first = batches[m].first_sequence;
-                self.backward(u, m, &data[m], first, (&wholes, adds))?;
+                self.backward((u, m, part), &data[m], first, (&wholes, adds))?;
             }
-            _ => return crossweave_tensor::shape_error("a block that is no step of the plan"),
         }
         Ok(())
     }

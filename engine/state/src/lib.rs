@@ -37,7 +37,7 @@ mod words;
 
 pub use error::{Error, Result};
 pub use exchange::{exchange_ema, has_ema};
-pub use peers::Peers;
+pub use peers::{Leg, Letter, Peers};
 pub use shards::{Shard, ShardPart, Snapshot};
 pub use states::States;
 pub use together::{Request, Sharers, Together};

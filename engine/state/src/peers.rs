@@ -4,6 +4,7 @@
 use crate::words::{Tensors, floats};
 use crossweave_hal::{Collective, CommTag, DType, Stream, Tag};
 use crossweave_mesh::{GroupRef, Mesh};
+use crossweave_plan::Runs;
 use crossweave_tensor::{Shape, Tensor, shape_error};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -20,18 +21,43 @@ const OUTSIDE: CommTag = "eval";
 pub struct Peers {
     stream: Stream,
     group: GroupRef,
-    /// Units of every stage.
-    stages: Vec<Range<u32>>,
+    /// The runs of units, each with its stage.
+    runs: Runs,
     stage: u32,
 }
 
+/// A run of units that this rank has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leg {
+    /// Its units.
+    pub units: Range<usize>,
+    /// The other stage that its input comes from.
+    pub before: Option<u32>,
+    /// The other stage that its output goes to.
+    pub after: Option<u32>,
+}
+
+impl Leg {
+    /// All units of a model, on a rank that has them.
+    pub fn all(units: usize) -> Leg {
+        Leg {
+            units: 0..units,
+            before: None,
+            after: None,
+        }
+    }
+}
+
+/// What goes to another stage (true) or comes from it, in memory that is there.
+pub type Letter = (u32, bool, Vec<Tensor>);
+
 impl Peers {
     /// A rank of stage `stage`, which exchanges messages on `stream` in a group of one rank of each stage.
-    pub fn new(stream: Stream, group: GroupRef, stages: Vec<Range<u32>>, stage: u32) -> Peers {
+    pub fn new(stream: Stream, group: GroupRef, runs: Runs, stage: u32) -> Peers {
         Peers {
             stream,
             group,
-            stages,
+            runs,
             stage,
         }
     }
@@ -44,19 +70,25 @@ impl Peers {
     pub fn stage(&self) -> u32 {
         self.stage
     }
-    /// The number of the last stage, which makes the loss.
+    /// The number of the stage that makes the loss.
     pub fn last(&self) -> u32 {
-        self.stages.len() as u32 - 1
+        self.runs.last_stage()
     }
-    /// The units of this stage.
-    pub fn own_units(&self) -> Range<usize> {
-        let own = &self.stages[self.stage as usize];
-        own.start as usize..own.end as usize
+    /// The runs of this stage, in the model's order.
+    pub fn legs(&self) -> Vec<Leg> {
+        let leg = |run| {
+            let units = self.runs.units(run);
+            Leg {
+                units: units.start as usize..units.end as usize,
+                before: self.runs.before(run),
+                after: self.runs.after(run),
+            }
+        };
+        self.runs.of(self.stage).map(leg).collect()
     }
     /// The stage that runs unit `u`.
     pub fn stage_of(&self, u: usize) -> u32 {
-        let runs = |r: &Range<u32>| r.contains(&(u as u32));
-        self.stages.iter().position(runs).unwrap_or(0) as u32
+        self.runs.stage_of(u as u32).unwrap_or(0)
     }
 
     /// Memory on the stream of messages.
@@ -70,21 +102,17 @@ impl Peers {
         Ok(Tensor::dense(Arc::new(b), 0, *shape, *dtype))
     }
 
-    /// Sends to, or receives from, this rank's peer of another stage.
+    /// Sends to this rank's peers of other stages, and receives from them, as one group.
     ///
     /// # Errors
     /// A value that is not dense; the ranks.
     #[track_caller]
-    pub fn exchange(
-        &self,
-        mesh: &RefCell<Mesh>,
-        tensors: &[Tensor],
-        peer: u32,
-        sends: bool,
-        tag: CommTag,
-    ) -> Tensors<()> {
-        let mut members = Vec::with_capacity(tensors.len());
-        for t in tensors {
+    pub fn exchange(&self, mesh: &RefCell<Mesh>, letters: &[Letter], tag: CommTag) -> Tensors<()> {
+        let mut members = vec![];
+        let each = letters
+            .iter()
+            .flat_map(|(peer, sends, all)| all.iter().map(move |t| (*peer, *sends, t)));
+        for (peer, sends, t) in each {
             if !t.is_dense() {
                 return shape_error(format!(
                     "what crosses to stage {peer} is a strided view of shape {:?}; end the block before it with a dense value",
@@ -101,17 +129,47 @@ impl Peers {
         Ok(mesh.by(self.group).group(&self.stream, &members, tag)?)
     }
 
+    /// Sends tensors whose shapes the other stage knows.
+    ///
+    /// # Errors
+    /// As [`Peers::exchange`].
+    #[track_caller]
+    pub fn send_out(
+        &self,
+        mesh: &RefCell<Mesh>,
+        tensors: &[Tensor],
+        to: u32,
+        tag: CommTag,
+    ) -> Tensors<()> {
+        self.exchange(mesh, &[(to, true, tensors.to_vec())], tag)
+    }
+
+    /// Receives them.
+    ///
+    /// # Errors
+    /// As [`Peers::exchange`].
+    #[track_caller]
+    pub fn receive_into(
+        &self,
+        mesh: &RefCell<Mesh>,
+        tensors: &[Tensor],
+        from: u32,
+        tag: CommTag,
+    ) -> Tensors<()> {
+        self.exchange(mesh, &[(from, false, tensors.to_vec())], tag)
+    }
+
     /// Sends bytes as elements of a type.
     fn send(&self, mesh: &RefCell<Mesh>, bytes: &[u8], dtype: DType, stage: u32) -> Tensors<()> {
         let n = bytes.len() as u64 / 4;
         let t = self.room(&(Shape::new(&[n]), dtype))?;
         self.stream.write(t.region(), bytes)?;
-        self.exchange(mesh, &[t], stage, true, OUTSIDE)
+        self.send_out(mesh, &[t], stage, OUTSIDE)
     }
 
     fn receive(&self, mesh: &RefCell<Mesh>, n: u64, dtype: DType, stage: u32) -> Tensors<Vec<u8>> {
         let t = self.room(&(Shape::new(&[n]), dtype))?;
-        self.exchange(mesh, std::slice::from_ref(&t), stage, false, OUTSIDE)?;
+        self.receive_into(mesh, std::slice::from_ref(&t), stage, OUTSIDE)?;
         let mut bytes = vec![0u8; 4 * n as usize];
         self.stream.read(t.region(), &mut bytes)?;
         Ok(bytes)
@@ -175,7 +233,7 @@ impl Peers {
             }
         }
         self.send_words(mesh, &words, stage)?;
-        self.exchange(mesh, flow, stage, true, OUTSIDE)
+        self.send_out(mesh, flow, stage, OUTSIDE)
     }
 
     /// What [`Peers::send_flow`] sends.
@@ -196,7 +254,7 @@ impl Peers {
             let dims = &dims[..(words[1] as usize).min(dims.len())];
             flow.push(self.room(&(Shape::new(dims), dtype))?);
         }
-        self.exchange(mesh, &flow, stage, false, OUTSIDE)?;
+        self.receive_into(mesh, &flow, stage, OUTSIDE)?;
         Ok(flow)
     }
 }

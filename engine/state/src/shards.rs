@@ -8,6 +8,7 @@
 
 use crate::error::{Error, Result};
 use crate::owned::Piece;
+use crate::peers::Leg;
 use crate::states::States;
 use crate::unit::Unit;
 use crate::ways::Ways;
@@ -115,8 +116,11 @@ impl States {
     /// What this rank saves: of the units that it runs, and does not only hold for others that are tied to it.
     pub fn shards(&self, w: &Ways<'_>) -> Vec<Shard> {
         let mut out = vec![];
-        let own = w.peers.map_or(0..self.units.len(), |p| p.own_units());
-        for unit in own {
+        let own = match w.peers {
+            Some(p) => p.legs(),
+            None => vec![Leg::all(self.units.len())],
+        };
+        for unit in own.into_iter().flat_map(|l| l.units) {
             let (s, saved) = (&self.units[unit], &self.units[unit].table.saved);
             for kind in StateKind::CUT {
                 let kept = saved.parts.iter();

@@ -41,24 +41,22 @@ pub fn parts(job: &Job, division: &Division) -> Result<Vec<Part>> {
             last: true,
         }]);
     };
-    let count = spec.stages.len();
-    let part = |(k, range): (usize, &std::ops::Range<u32>)| {
-        let (first, last) = (k == 0, k + 1 == count);
-        let own = sizes[range.start as usize..range.end as usize].to_vec();
+    let accumulation = job.resolved.batch.accumulation as u32;
+    let part = |stage: u32| {
+        let (first, last) = (stage == 0, stage == spec.runs.last_stage());
+        let own = spec.runs.units_of(stage).map(|u| sizes[u as usize]);
+        let own: Vec<u64> = own.collect();
         // Units that are no layer stand at the two ends of a model.
         let other = u64::from(first) * ends.min(1) + u64::from(last) * ends.saturating_sub(1);
         Part {
             layers: (own.len() as u64).saturating_sub(other),
             units: own,
-            in_flight: spec
-                .order
-                .in_flight(count, k, job.resolved.batch.accumulation as u32)
-                .into(),
+            in_flight: spec.in_flight(stage, accumulation).into(),
             first,
             last,
         }
     };
-    Ok(spec.stages.iter().enumerate().map(part).collect())
+    Ok((0..spec.runs.stages()).map(part).collect())
 }
 
 /// Whether ranks differ on more than the axes of data.

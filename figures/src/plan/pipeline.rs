@@ -1,7 +1,7 @@
 //! What holds for a pipeline: each stage's ranks by themselves, and all of them together.
 
 use super::RankFigures;
-use crossweave_engine::PipelineSpec;
+use crossweave_engine::{PipelineOrder, PipelineSpec};
 use crossweave_plan::Facts;
 use serde::Serialize;
 
@@ -10,9 +10,12 @@ use serde::Serialize;
 pub struct PipelineStage {
     /// From 0.
     pub stage_of_pipeline: usize,
-    /// The first of its units, and the one behind its last.
+    /// The first unit of its first run, and the one behind the last.
     pub units: [u32; 2],
-    /// Micro-batches whose activations it keeps at once.
+    /// The same of its other runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub more_units: Vec<[u32; 2]>,
+    /// Micro-batches whose activations it keeps at once, or where it has several runs, of how many these are.
     pub micro_batches_in_flight: u32,
     /// All of that in words.
     pub runs: String,
@@ -21,21 +24,30 @@ pub struct PipelineStage {
 impl PipelineStage {
     /// Stage `stage` of a pipeline.
     pub fn of(spec: &PipelineSpec, stage: u32, facts: &Facts) -> PipelineStage {
-        let stage = stage as usize;
-        let units = spec.stages[stage].clone();
-        let (first, last) = (units.start, units.end - 1);
         let unit = |u: u32| facts.units[u as usize].name.as_str();
-        let order = &spec.order;
-        let flying = order.in_flight(spec.stages.len(), stage, facts.micro_batches);
-        PipelineStage {
-            stage_of_pipeline: stage,
-            units: [units.start, units.end],
-            micro_batches_in_flight: flying,
-            runs: format!(
-                "units {first} to {last} ({} to {}), {flying} micro-batches in flight",
+        let flying = spec.in_flight(stage, facts.micro_batches);
+        let of = |run| {
+            let units = spec.runs.units(run);
+            let (first, last) = (units.start, units.end - 1);
+            format!(
+                "units {first} to {last} ({} to {})",
                 unit(first),
-                unit(last),
-            ),
+                unit(last)
+            )
+        };
+        let each: Vec<String> = spec.runs.of(stage).map(of).collect();
+        let units = spec.runs.of(stage).map(|run| spec.runs.units(run));
+        let mut units = units.map(|u| [u.start, u.end]);
+        let what = match each.len() {
+            1 => "micro-batches",
+            _ => "runs of micro-batches",
+        };
+        PipelineStage {
+            stage_of_pipeline: stage as usize,
+            units: units.next().unwrap_or_default(),
+            more_units: units.collect(),
+            micro_batches_in_flight: flying,
+            runs: format!("{}, {flying} {what} in flight", each.join(" and ")),
         }
     }
 }
@@ -78,7 +90,8 @@ impl Pipeline {
         ranks: u64,
         stages: Vec<RankFigures>,
     ) -> Pipeline {
-        let p = spec.stages.len() as u64;
+        let p = u64::from(spec.runs.stages());
+        let plain = matches!(spec.order, PipelineOrder::OneFOneB | PipelineOrder::GPipe);
         Pipeline {
             pipeline: OfStages {
                 stages: p,
@@ -86,8 +99,16 @@ impl Pipeline {
                 schedule: spec.order.name(),
                 micro_batches,
                 fullest_stage: fullest(&stages),
-                bubble_fraction: (p - 1) as f64 / (micro_batches + p - 1) as f64,
-                bubble_formula: "(P-1)/(m+P-1), with equal stages",
+                bubble_fraction: match plain {
+                    true => (p - 1) as f64 / (micro_batches + p - 1) as f64,
+                    false => spec.bubble(micro_batches as u32),
+                },
+                bubble_formula: match plain {
+                    true => "(P-1)/(m+P-1), with equal stages",
+                    false => {
+                        "played, with equal runs whose forward and both parts of the backward take as long"
+                    }
+                },
                 traffic_formula: "B T d elements forward and as many backward, per micro-batch and boundary",
             },
             stages,

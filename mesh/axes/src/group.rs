@@ -134,8 +134,14 @@ impl Group {
         self.ranks.len() as u32
     }
 
-    /// A name that all members form alike and no other group of the mesh shares: key and first rank (`dp.tp@0`).
+    /// A name that all members form alike and no other group of the mesh shares: key and first rank (`dp.tp@0`), and of stages that share
+    /// parameters which they are (`pp/tie.0.3@0`).
     pub fn name(&self) -> String {
-        format!("{}@{}", self.key, self.ranks.first().copied().unwrap_or(0))
+        let places = match &self.key.part {
+            Part::Tied(places) => places.iter().map(|p| format!(".{p}")).collect(),
+            _ => String::new(),
+        };
+        let first = self.ranks.first().copied().unwrap_or(0);
+        format!("{}{places}@{first}", self.key)
     }
 }

@@ -5,7 +5,7 @@
 use crate::formula::{Ex, Prog};
 use crate::instr::{
     Brought, Call, Figure, Fragment, FragmentId, GroupId, HostJob, HostMemory, Instr, KernelDecl,
-    KernelId, Local, Member, Move, ParamId, Part, Program, Span, Traffic,
+    KernelId, Local, Member, Move, ParamId, Part, Program, Span, Traffic, Values,
 };
 use crate::memory::{MemId, MemoryDecl, Place, Tag};
 use crate::params::ParamBlock;
@@ -60,6 +60,18 @@ impl Builder {
         args: &[Place],
         write: impl FnOnce(&Code<'_>),
     ) {
+        self.call_of(step, None, name, args, write);
+    }
+
+    /// The same of values of micro-batches.
+    pub fn call_of(
+        &mut self,
+        step: Option<StepId>,
+        values: Option<Values>,
+        name: &str,
+        args: &[Place],
+        write: impl FnOnce(&Code<'_>),
+    ) {
         let code = Code {
             interned: &self.interned,
             draft: RefCell::new(Fragment {
@@ -87,6 +99,7 @@ impl Builder {
             step,
             fragment: id,
             args: first..program.args.len() as u32,
+            values,
         });
     }
 

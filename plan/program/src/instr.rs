@@ -5,7 +5,7 @@ use crate::params::ParamBlock;
 use crate::scalar::{ScalarId, Scalars};
 use crossweave_abi::{DType, Layout};
 use crossweave_axes::Group;
-use crossweave_plan::{Lane, StepId};
+use crossweave_plan::{Keep, Lane, Message, StepId};
 use std::ops::Range;
 use std::panic::Location;
 
@@ -170,6 +170,8 @@ pub enum Move {
     SendGrad,
     /// It arrives.
     RecvGrad,
+    /// Several of these at once, of one kind.
+    Exchange,
 }
 
 impl HostMemory {
@@ -217,6 +219,7 @@ impl Move {
             Move::RecvAct => "receive what the unit made",
             Move::SendGrad => "send the gradient of what the unit made",
             Move::RecvGrad => "receive the gradient of what the unit made",
+            Move::Exchange => "exchange with other stages",
         }
     }
 }
@@ -224,12 +227,16 @@ impl Move {
 /// A part of a unit's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// The forward; what it keeps for the backward is the plan step's.
+    /// The forward; what it keeps for the backward is the call's.
     Forward,
     /// The forward again, from its kept inputs.
     Recompute,
     /// The backward: the gradient of the input, and of the parameters.
     Backward,
+    /// The gradient of the input, and of the parameters but for the weights of products.
+    InputGrad,
+    /// The gradients of those.
+    WeightGrad,
 }
 
 /// One instruction of a fragment.
@@ -314,14 +321,14 @@ pub enum Instr {
         /// The slot of the pinned memory.
         to: u16,
     },
-    /// Runs a unit's block on a micro-batch: those of the call's plan step.
+    /// Runs a unit's block on a micro-batch: those that the call is of.
     Block {
         /// The part of the unit that runs.
         part: Part,
         /// For each parameter of a backward, its own and then those it borrows: its gradient is added to and not overwritten.
         adds: Vec<bool>,
     },
-    /// Moves values of a micro-batch: those of the call's plan step.
+    /// Moves values of micro-batches: those that the call is of.
     Move {
         /// On which lane.
         lane: Lane,
@@ -393,6 +400,27 @@ pub struct Fragment {
     pub code: Vec<Instr>,
 }
 
+/// The values of micro-batches that a call is of: handles between blocks, and no declared memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Those of a unit.
+    Unit {
+        /// The unit.
+        unit: u32,
+        /// The micro-batch.
+        mb: u32,
+        /// What a forward leaves of them for the backward.
+        keep: Keep,
+    },
+    /// Those that cross between pipeline stages.
+    Messages {
+        /// Gradients of outputs, and not outputs.
+        grad: bool,
+        /// The messages of one group.
+        messages: Vec<Message>,
+    },
+}
+
 /// A call of a fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -402,6 +430,8 @@ pub struct Call {
     pub fragment: FragmentId,
     /// The values of its parameters, among the program's arguments.
     pub args: Range<u32>,
+    /// The values of micro-batches that its blocks run on, and its moves move.
+    pub values: Option<Values>,
 }
 
 /// A program.

@@ -33,6 +33,7 @@ pub use formula::{Ex, Prog};
 pub use instr::{
     Brought, Call, CollectiveKind, Figure, Fragment, FragmentId, GroupId, HostJob, HostMemory,
     Instr, KernelDecl, KernelId, Local, Member, Move, ParamId, Part, Program, Span, Traffic,
+    Values,
 };
 pub use laws::{Law, ProgramError, check, check_ranks};
 pub use memory::{Life, MemId, MemoryDecl, MemorySpace, Place, Tag};

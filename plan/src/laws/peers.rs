@@ -5,12 +5,25 @@ use crate::error::{Law, PlanError};
 use crate::op::{MicroBatch, UnitId};
 
 impl State<'_> {
-    pub(super) fn send_act(
-        &mut self,
-        index: usize,
-        unit: UnitId,
-        mb: MicroBatch,
-    ) -> Result<(), PlanError> {
+    /// Messages between stages: what leaves is there, and what arrives finds room. All of a group are in flight at once.
+    pub(super) fn exchange(&mut self, index: usize) -> Result<(), PlanError> {
+        let (grad, messages) = self.plan.steps[index].op.messages();
+        for (k, m) in messages.iter().enumerate() {
+            if messages[..k].iter().any(|other| other.mb == m.mb) {
+                let message = format!("micro-batch {} is twice in one group of messages", m.mb);
+                return self.fault(index, Law::Flow, message);
+            }
+            match (grad, m.sends) {
+                (false, true) => self.send_act(index, m.unit, m.mb)?,
+                (false, false) => self.recv_act(index, m.unit, m.mb)?,
+                (true, true) => self.send_grad(index, m.unit, m.mb)?,
+                (true, false) => self.recv_grad(index, m.unit, m.mb)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn send_act(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
         if self.flow[mb as usize] != Some(unit) {
             return self.fault(
                 index,
@@ -22,12 +35,7 @@ impl State<'_> {
         Ok(())
     }
 
-    pub(super) fn recv_act(
-        &mut self,
-        index: usize,
-        unit: UnitId,
-        mb: MicroBatch,
-    ) -> Result<(), PlanError> {
+    fn recv_act(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
         if self.flow[mb as usize].is_some() {
             return self.fault(
                 index,
@@ -39,12 +47,7 @@ impl State<'_> {
         Ok(())
     }
 
-    pub(super) fn send_grad(
-        &mut self,
-        index: usize,
-        unit: UnitId,
-        mb: MicroBatch,
-    ) -> Result<(), PlanError> {
+    fn send_grad(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
         if self.flow_grad[mb as usize] != Some(unit) {
             return self.fault(index, Law::Flow, format!("the gradient of the output of unit {unit} for micro-batch {mb} is not there to send"));
         }
@@ -52,12 +55,7 @@ impl State<'_> {
         Ok(())
     }
 
-    pub(super) fn recv_grad(
-        &mut self,
-        index: usize,
-        unit: UnitId,
-        mb: MicroBatch,
-    ) -> Result<(), PlanError> {
+    fn recv_grad(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
         if self.flow_grad[mb as usize].is_some() {
             return self.fault(
                 index,

@@ -38,6 +38,13 @@ fn gathers(op: &StepKind, unit: u32) -> bool {
     matches!(op, StepKind::Gather { unit: u, .. } if *u == unit)
 }
 
+/// What a message leaves of a micro-batch's value: nothing where it leaves, the value where it comes; none where it is of another.
+fn passing(op: &StepKind, grads: bool, mb: u32) -> Option<Option<u32>> {
+    let (grad, messages) = op.messages();
+    let mut mine = messages.iter().filter(|m| grad == grads && m.mb == mb);
+    mine.next_back().map(|m| (!m.sends).then_some(m.unit))
+}
+
 impl Simulator<'_> {
     fn count(&self, end: usize, pick: impl Fn(&StepKind) -> bool) -> usize {
         self.ops[..end].iter().filter(|op| pick(op)).count()
@@ -128,12 +135,8 @@ impl Simulator<'_> {
     fn flow(&self, end: usize, mb: u32) -> Option<u32> {
         let last = self.last();
         let event = |op: &StepKind| match *op {
-            StepKind::Forward { unit, mb: m, .. } | StepKind::RecvAct { unit, mb: m, .. }
-                if m == mb =>
-            {
-                Some(Some(unit))
-            }
-            StepKind::SendAct { mb: m, .. } if m == mb => Some(None),
+            StepKind::Forward { unit, mb: m, .. } if m == mb => Some(Some(unit)),
+            ref op if op.is_message() => passing(op, false, mb),
             StepKind::Backward { unit, mb: m } | StepKind::InputGrad { unit, mb: m }
                 if m == mb && unit == last =>
             {
@@ -150,8 +153,7 @@ impl Simulator<'_> {
             StepKind::Backward { unit, mb: m } | StepKind::InputGrad { unit, mb: m } if m == mb => {
                 Some(unit.checked_sub(1))
             }
-            StepKind::RecvGrad { unit, mb: m, .. } if m == mb => Some(Some(unit)),
-            StepKind::SendGrad { mb: m, .. } if m == mb => Some(None),
+            ref op if op.is_message() => passing(op, true, mb),
             _ => None,
         };
         self.ops[..end].iter().rev().find_map(event).flatten()
@@ -428,12 +430,23 @@ impl Simulator<'_> {
                 need(open && joins <= aside && !clears, "fold")?;
                 need(self.reduced(at, unit) == 0, "fold behind the reduction")
             }
-            StepKind::SendAct { unit, mb, .. } => need(self.flow(at, mb) == Some(unit), "send"),
-            StepKind::RecvAct { mb, .. } => need(self.flow(at, mb).is_none(), "receive"),
-            StepKind::SendGrad { unit, mb, .. } => {
-                need(self.flow_grad(at, mb) == Some(unit), "send")
+            StepKind::SendAct { .. }
+            | StepKind::RecvAct { .. }
+            | StepKind::SendGrad { .. }
+            | StepKind::RecvGrad { .. }
+            | StepKind::Exchange { .. } => {
+                let (grad, messages) = op.messages();
+                messages.iter().enumerate().try_for_each(|(k, m)| {
+                    let held = match grad {
+                        false => self.flow(at, m.mb),
+                        true => self.flow_grad(at, m.mb),
+                    };
+                    // One value of a micro-batch passes in a group.
+                    let once = messages[..k].iter().all(|other| other.mb != m.mb);
+                    let wanted = m.sends.then_some(m.unit);
+                    need(once && held == wanted, "message")
+                })
             }
-            StepKind::RecvGrad { mb, .. } => need(self.flow_grad(at, mb).is_none(), "receive"),
             StepKind::StateIn { unit } => need(!self.state_here(at, unit), "state in"),
             StepKind::StateOut { unit } => need(self.state_here(at, unit), "state out"),
             StepKind::GradOut { unit, more: true } => {
@@ -604,6 +617,7 @@ impl Simulator<'_> {
                 let done = word.contains('B') || word.contains('W');
                 held[3] += match word.chars().next() {
                     _ if away || done => 0,
+                    _ if word.contains('I') => fact.owed_bytes,
                     Some('a') => fact.saved_all,
                     Some('n') if word.contains('R') => fact.saved_all,
                     Some('n') => fact.saved_input,

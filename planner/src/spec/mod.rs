@@ -142,7 +142,7 @@ impl RankSpec {
                 self.micro_batches
             )));
         }
-        let stages = self.pipeline.as_ref().map_or(1, |p| p.stages.len() as u32);
+        let stages = self.pipeline.as_ref().map_or(1, |p| p.runs.stages());
         if stages != self.place.length(Axis::Pp) {
             return Err(Error::Invalid(format!(
                 "the model is divided over {stages} pipeline stages, and the mesh is {}",

@@ -3,9 +3,12 @@
 use super::RankSpec;
 use crate::error::{Error, Result};
 use crossweave_hal::DType;
-use crossweave_parallel::schedule::{Order, Stages};
+use crossweave_parallel::schedule::Order;
+use crossweave_parallel::timeline::{Cost, Timeline};
+use crossweave_parallel::work::in_flight;
+use crossweave_plan::{PipelineStage, Runs};
 use crossweave_tensor::{Shape, UnitDecl};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Shapes and types of what flows from one unit to the next.
@@ -14,8 +17,8 @@ pub type FlowShape = Vec<(Shape, DType)>;
 /// The division of a model's units over pipeline stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineSpec {
-    /// Units of every stage, in run order.
-    pub stages: Vec<Range<u32>>,
+    /// The runs of units, each with its stage.
+    pub runs: Runs,
     /// The order of forwards and backwards.
     pub order: Order,
 }
@@ -24,7 +27,28 @@ impl PipelineSpec {
     /// `units` units over `stages` stages as evenly as they go, the longer ones first.
     pub fn even(units: u32, stages: u32, order: Order) -> PipelineSpec {
         PipelineSpec {
-            stages: Stages::even(units, stages).stages,
+            runs: Runs::even(units, stages),
+            order,
+        }
+    }
+
+    /// `units` units over the runs of so many stages, of which each has `chunks` where the order leaves a choice, as evenly as they go. What is
+    /// left over goes to runs that have neither the first unit nor the last, which are embedding and head.
+    pub fn even_runs(units: u32, stages: u32, order: Order, chunks: u32) -> PipelineSpec {
+        if matches!(order, Order::OneFOneB | Order::GPipe) {
+            return PipelineSpec::even(units, stages, order);
+        }
+        let count = stages * order.runs_of_a_stage(chunks);
+        let (each, more) = (units / count, units % count);
+        // The first and the last of them come last.
+        let turn = |run: u32| match run {
+            0 => count - 1,
+            run if run + 1 == count => count.saturating_sub(2),
+            run => run - 1,
+        };
+        let of = |run| each + u32::from(turn(run) < more);
+        PipelineSpec {
+            runs: order.divide(&(0..count).map(of).collect::<Vec<_>>(), stages),
             order,
         }
     }
@@ -37,42 +61,38 @@ impl PipelineSpec {
             return PipelineSpec::even(costs.len() as u32, weights.len() as u32, order);
         }
         PipelineSpec {
-            stages: divide(costs, weights),
+            runs: Runs::one_each(divide(costs, weights)),
             order,
         }
     }
 
-    /// The stages as a schedule is given them.
-    pub(crate) fn schedule(&self) -> Stages {
-        Stages {
-            stages: self.stages.clone(),
-        }
+    /// Returns true if backwards of one micro-batch, or their parts, may come between those of another.
+    pub fn takes_turns(&self) -> bool {
+        !matches!(self.order, Order::OneFOneB | Order::GPipe)
+    }
+
+    /// The part of the time in which a stage is idle, with messages free and every part of a run as long as every other.
+    pub fn bubble(&self, micro_batches: u32) -> f64 {
+        let stages = f64::from(self.runs.stages().max(1));
+        let work = self.order.work(&self.runs, micro_batches);
+        let played = work.and_then(|w| Timeline::play(&self.runs, &w, |_| Cost::UNIT));
+        let end = played.map_or(0, |t| t.makespan()) as f64;
+        let each = f64::from(3 * micro_batches) * self.runs.count() as f64 / stages;
+        if end > 0.0 { 1.0 - each / end } else { 0.0 }
+    }
+
+    /// Runs whose activations a stage keeps at once, at most: with one run a stage, micro-batches.
+    pub fn in_flight(&self, stage: PipelineStage, micro_batches: u32) -> u32 {
+        let work = self.order.work(&self.runs, micro_batches);
+        let own = work.ok().and_then(|w| w.into_iter().nth(stage as usize));
+        own.map_or(micro_batches, |list| in_flight(&list))
     }
 
     /// Units whose parameters a stage holds: its own, and those that its own are tied to.
-    fn holds(&self, stage: usize, units: &[UnitDecl]) -> BTreeSet<usize> {
-        let own = self.stages[stage].clone().map(|u| u as usize);
+    fn holds(&self, stage: PipelineStage, units: &[UnitDecl]) -> BTreeSet<usize> {
+        let own = self.runs.units_of(stage).map(|u| u as usize);
         own.flat_map(|u| units[u].borrowed.iter().map(|(o, _)| *o).chain([u]))
             .collect()
-    }
-
-    fn check(&self, units: usize) -> std::result::Result<(), String> {
-        let mut next = 0;
-        for (s, r) in self.stages.iter().enumerate() {
-            if r.start != next || r.is_empty() {
-                return Err(format!(
-                    "stage {s} of the pipeline has units {r:?}, and unit {next} is next; every stage needs one unit at least, of {units} in all; set mesh.pp to {units} or less"
-                ));
-            }
-            next = r.end;
-        }
-        if next as usize != units {
-            return Err(format!(
-                "{} pipeline stages of {next} units: the model has {units} units",
-                self.stages.len()
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -122,7 +142,7 @@ fn divide(costs: &[f64], weights: &[f64]) -> Vec<Range<u32>> {
 impl RankSpec {
     /// A pipeline of one stage of all units is none.
     pub fn of_stages(mut self, units: usize) -> RankSpec {
-        let one = |p: &PipelineSpec| p.stages.len() == 1 && p.check(units).is_ok();
+        let one = |p: &PipelineSpec| p.runs.stages() == 1 && p.runs.check(units).is_ok();
         if self.pipeline.as_ref().is_some_and(one) {
             self.pipeline = None;
         }
@@ -138,19 +158,19 @@ pub(crate) fn keep_stage(spec: &RankSpec, units: &mut [UnitDecl]) -> Result<()> 
     let Some(p) = &spec.pipeline else {
         return Ok(());
     };
-    p.check(units.len()).map_err(Error::Invalid)?;
+    p.runs.check(units.len()).map_err(Error::Invalid)?;
     if spec.canonical.is_some() {
         return Err(Error::Invalid(
             "a pipeline with canonical sums: their tree goes over the ranks of one stage only; leave run.canonical_shards out".into(),
         ));
     }
-    let stage = spec.stage() as usize;
-    let held = p.holds(stage, units);
+    let held = p.holds(spec.stage(), units);
+    let own: BTreeSet<u32> = p.runs.units_of(spec.stage()).collect();
     for (u, unit) in units.iter_mut().enumerate() {
         if !held.contains(&u) {
             unit.params.clear();
         }
-        if !p.stages[stage].contains(&(u as u32)) {
+        if !own.contains(&(u as u32)) {
             unit.consts.clear();
             unit.borrowed.clear();
         }
@@ -158,27 +178,33 @@ pub(crate) fn keep_stage(spec: &RankSpec, units: &mut [UnitDecl]) -> Result<()> 
     Ok(())
 }
 
-/// The sets of stages that share a unit: one at most, since one group is made for it.
+/// The units that several stages hold, each with those stages in the order of the units that read it: the order in which its gradient is
+/// added up.
 ///
 /// # Errors
-/// Several.
-pub(crate) fn shared(spec: &RankSpec, units: &[UnitDecl]) -> Result<Vec<BTreeSet<usize>>> {
+/// Stages that do not fit the model.
+pub(crate) fn shared(
+    spec: &RankSpec,
+    units: &[UnitDecl],
+) -> Result<BTreeMap<usize, Vec<PipelineStage>>> {
     let Some(p) = &spec.pipeline else {
-        return Ok(vec![]);
+        return Ok(BTreeMap::new());
     };
-    p.check(units.len()).map_err(Error::Invalid)?;
-    let held: Vec<BTreeSet<usize>> = (0..p.stages.len()).map(|s| p.holds(s, units)).collect();
-    let by = |u: usize| -> BTreeSet<usize> {
-        (0..held.len()).filter(|s| held[*s].contains(&u)).collect()
-    };
-    let mut sets: Vec<BTreeSet<usize>> = (0..units.len()).map(by).filter(|s| s.len() > 1).collect();
-    sets.dedup();
-    match sets.len() {
-        0 | 1 => Ok(sets),
-        _ => Err(Error::Invalid(
-            "units are tied across different sets of pipeline stages; use fewer stages, so that they fall on the same ones".into(),
-        )),
+    p.runs.check(units.len()).map_err(Error::Invalid)?;
+    let mut readers: BTreeMap<usize, Vec<PipelineStage>> = BTreeMap::new();
+    for (u, unit) in units.iter().enumerate() {
+        let Some(stage) = p.runs.stage_of(u as u32) else {
+            continue;
+        };
+        for read in unit.borrowed.iter().map(|(o, _)| *o).chain([u]) {
+            let stages = readers.entry(read).or_default();
+            if !stages.contains(&stage) {
+                stages.push(stage);
+            }
+        }
     }
+    readers.retain(|_, stages| stages.len() > 1);
+    Ok(readers)
 }
 
 #[cfg(test)]
@@ -186,8 +212,8 @@ mod tests {
     use super::*;
 
     fn cuts(costs: &[f64], weights: &[f64]) -> Vec<(u32, u32)> {
-        let all = PipelineSpec::weighted(costs, weights, Order::OneFOneB).stages;
-        all.iter().map(|r| (r.start, r.end)).collect()
+        let all = PipelineSpec::weighted(costs, weights, Order::OneFOneB).runs;
+        all.iter().map(|r| (r.units.start, r.units.end)).collect()
     }
 
     #[test]
@@ -208,6 +234,22 @@ mod tests {
             }
             assert_eq!(next, 5);
         }
+    }
+
+    /// No unit is lost, and embedding and head are the last to get another.
+    #[test]
+    fn what_is_left_over_goes_to_runs_without_ends() {
+        let each = |units, stages, order, chunks| -> Vec<usize> {
+            let spec = PipelineSpec::even_runs(units, stages, order, chunks);
+            spec.runs.check(units as usize).unwrap();
+            spec.runs.iter().map(|r| r.units.len()).collect()
+        };
+        assert_eq!(each(6, 2, Order::Interleaved, 2), [1, 2, 2, 1]);
+        assert_eq!(each(7, 2, Order::ZbV, 2), [1, 2, 2, 2]);
+        assert_eq!(each(30, 4, Order::ZbV, 2), [3, 4, 4, 4, 4, 4, 4, 3]);
+        assert_eq!(each(31, 4, Order::ZbH1, 1), [7, 8, 8, 8]);
+        assert_eq!(each(3, 1, Order::Interleaved, 2), [1, 2]);
+        assert_eq!(each(6, 4, Order::OneFOneB, 1), [2, 2, 1, 1]);
     }
 
     /// Against every cut there is.

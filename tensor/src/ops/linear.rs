@@ -239,7 +239,7 @@ impl Node {
         // dW first: it is the last reader of x, and dx may then reuse cache. Where dx travels, dW is made meanwhile.
         if !(self.learns(env) && b.puts_off(self.x, &dy, nodes)?) {
             let x = b.val(self.x, nodes)?;
-            self.weights(env, &x, &dy)?;
+            b.weights(self, &x, &dy)?;
         }
         let (shape, dtype) = b.meta(self.x);
         // dx adds to a gradient that is already there, unless others look at its bytes.
@@ -269,62 +269,31 @@ impl Node {
     }
 
     /// Has it a weight whose gradient is wanted?
-    fn learns(&self, env: &Env<'_>) -> bool {
+    pub(crate) fn learns(&self, env: &Env<'_>) -> bool {
         self.w.iter().any(|p| env.grads.wants(p.0 as usize))
     }
 
     /// The gradients of its weights and biases, of its input and the gradient of its output.
     pub(crate) fn weights(&self, env: &Env<'_>, x: &Tensor, dy: &Tensor) -> Result<()> {
-        self.weight_grads(env, &x.rows(), &dy.rows())?;
+        self.apart(env, x, dy).run(env)?;
         self.bias_grads(env, &dy.rows())
     }
 
-    /// One product when the gradients lie end to end and are written alike, else one a part; frozen parts are left out.
-    fn weight_grads(&self, env: &Env<'_>, x2: &Tensor, dy2: &Tensor) -> Result<()> {
-        let wanted = |p: &Param| env.grads.wants(p.0 as usize);
-        let product = |dw: &Tensor, dy: &Tensor, add: bool| {
-            let p = self.form.params(add);
-            let (a, bm) = if self.form.conv1d {
-                (x2.t(), dy)
-            } else {
-                (dy.t(), x2)
-            };
-            let o = [Some(dw), Some(&a), Some(bm), None];
-            env.run.launch(op::MATMUL, &o, p.as_bytes(), &[])
+    /// What the gradients of its weights are made of, at any later time and without its weights.
+    pub(crate) fn apart(&self, env: &Env<'_>, x: &Tensor, dy: &Tensor) -> Apart {
+        let width = |p: &Param| {
+            let d = env.params[p.0 as usize].shape().dims();
+            if self.form.conv1d { d[1] } else { d[0] }
         };
-        if self.w.iter().all(wanted) {
-            // Marked written only when written: the parts are asked for one by one otherwise.
-            let alike = |i: usize| env.grads.is_written(self.w[i].0 as usize);
-            let views: Vec<&Tensor> = self
-                .w
-                .iter()
-                .map(|p| env.grads.view(p.0 as usize))
-                .collect::<Result<_>>()?;
-            if let Some(dw) =
-                fuse(&views).filter(|_| (1..views.len()).all(|i| alike(i) == alike(0)))
-            {
-                let mut add = false;
-                for p in &self.w {
-                    add = env.grads.slot(p.0 as usize)?.1;
-                }
-                return product(&dw, dy2, add);
-            }
+        Apart {
+            w: self.w.iter().map(|p| (*p, width(p))).collect(),
+            form: self.form,
+            x: x.clone(),
+            dy: dy.clone(),
         }
-        let mut at = 0;
-        for p in &self.w {
-            let i = p.0 as usize;
-            let d = env.params[i].shape().dims();
-            let width = if self.form.conv1d { d[1] } else { d[0] };
-            if wanted(p) {
-                let (dw, add) = env.grads.slot(i)?;
-                product(dw, &dy2.narrow(1, at, width), add)?;
-            }
-            at += width;
-        }
-        Ok(())
     }
 
-    fn bias_grads(&self, env: &Env<'_>, dy2: &Tensor) -> Result<()> {
+    pub(crate) fn bias_grads(&self, env: &Env<'_>, dy2: &Tensor) -> Result<()> {
         let wanted = |p: &Param| env.grads.wants(p.0 as usize);
         if self.b.iter().all(wanted) && !self.b.is_empty() {
             let views: Vec<&Tensor> = self
@@ -344,6 +313,60 @@ impl Node {
         for p in &self.b {
             let width = env.params[p.0 as usize].numel();
             bias_grad(env, *p, &dy2.narrow(1, at, width))?;
+            at += width;
+        }
+        Ok(())
+    }
+}
+
+/// The operands of the gradients of a product's weights: its input, and the gradient of its output.
+pub(crate) struct Apart {
+    /// The weights, each with the columns of the output that it makes.
+    w: Vec<(Param, u64)>,
+    form: Form,
+    pub x: Tensor,
+    pub dy: Tensor,
+}
+
+impl Apart {
+    /// One product when the gradients lie end to end and are written alike, else one a part; frozen parts are left out.
+    pub fn run(&self, env: &Env<'_>) -> Result<()> {
+        let (x2, dy2) = (&self.x.rows(), &self.dy.rows());
+        let wanted = |p: &Param| env.grads.wants(p.0 as usize);
+        let product = |dw: &Tensor, dy: &Tensor, add: bool| {
+            let p = self.form.params(add);
+            let (a, bm) = if self.form.conv1d {
+                (x2.t(), dy)
+            } else {
+                (dy.t(), x2)
+            };
+            let o = [Some(dw), Some(&a), Some(bm), None];
+            env.run.launch(op::MATMUL, &o, p.as_bytes(), &[])
+        };
+        if self.w.iter().all(|(p, _)| wanted(p)) {
+            // Marked written only when written: the parts are asked for one by one otherwise.
+            let alike = |i: usize| env.grads.is_written(self.w[i].0.0 as usize);
+            let views: Vec<&Tensor> = self
+                .w
+                .iter()
+                .map(|(p, _)| env.grads.view(p.0 as usize))
+                .collect::<Result<_>>()?;
+            if let Some(dw) =
+                fuse(&views).filter(|_| (1..views.len()).all(|i| alike(i) == alike(0)))
+            {
+                let mut add = false;
+                for (p, _) in &self.w {
+                    add = env.grads.slot(p.0 as usize)?.1;
+                }
+                return product(&dw, dy2, add);
+            }
+        }
+        let mut at = 0;
+        for (p, width) in &self.w {
+            if wanted(p) {
+                let (dw, add) = env.grads.slot(p.0 as usize)?;
+                product(dw, &dy2.narrow(1, at, *width), add)?;
+            }
             at += width;
         }
         Ok(())
