@@ -96,7 +96,12 @@ fn rows_cut_over_processes_train_to_the_bits_of_threads() {
         s.ok(&[&base[..], sets, &["--ranks", "4", "--out", name]].concat());
         for family in families() {
             let out = format!("{family}-{name}");
-            ok(mpirun(&s, family, 4, &[&base[..], sets, &["--out", &out]].concat()));
+            ok(mpirun(
+                &s,
+                family,
+                4,
+                &[&base[..], sets, &["--out", &out]].concat(),
+            ));
             same(&s.path(name), &s.path(&out));
         }
     }

@@ -120,7 +120,10 @@ fn students_of_cut_rows_learn_as_of_whole_ones() {
         ("p2p", "4", &["mesh.tp=2"]),
         ("p2p", "4", &["mesh.pp=2"]),
     ] {
-        let out = format!("{comm}-{ranks}-{}", more.concat().replace(['.', '=', '"'], "-"));
+        let out = format!(
+            "{comm}-{ranks}-{}",
+            more.concat().replace(['.', '=', '"'], "-")
+        );
         let comm = format!("mesh.cp_comm=\"{comm}\"");
         train(
             &s,
