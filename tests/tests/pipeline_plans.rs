@@ -285,6 +285,7 @@ fn a_stage_holds_its_own_units_and_what_is_in_flight() {
             let flying = match case.order {
                 Order::OneFOneB => (case.pp - stage).min(case.micro_batches),
                 Order::GPipe => case.micro_batches,
+                other => unreachable!("{other:?} is none of the cases"),
             };
             // A unit being recomputed holds all it saves for once.
             let rebuilt = if case.pick == Some(Keep::Input) {
