@@ -142,13 +142,7 @@ pub fn dry_run_with(
         }
         groups.take_said();
         let written = written(&env, &groups, unit, &flow.tensors).map_err(at)?;
-        writes.push(
-            written.parts[0]
-                .iter()
-                .zip(&written.parts[1])
-                .map(|(a, b)| a | b)
-                .collect(),
-        );
+        writes.push(written.either());
         for (all, part) in writes_apart.iter_mut().zip(written.parts) {
             all.push(part);
         }
@@ -386,6 +380,14 @@ struct Written {
     owed: u64,
     /// What it says to other ranks, and the forward before it.
     talk: UnitTalk,
+}
+
+impl Written {
+    /// For each parameter, whether either part writes its gradient.
+    fn either(&self) -> Vec<bool> {
+        let [a, b] = &self.parts;
+        a.iter().zip(b).map(|(a, b)| a | b).collect()
+    }
 }
 
 /// Runs a unit forward and backward.

@@ -107,26 +107,30 @@ pub(crate) struct State<'a> {
     pub(crate) flow_during: u64,
 }
 
+/// Returns a unit or micro-batch that a step names and that is not among so many of the model and of a step.
+fn beyond(step: &StepKind, (units, micro_batches): (usize, usize)) -> Option<String> {
+    let (_, messages) = step.messages();
+    let named = step.units().iter().copied();
+    let mut named = named.chain(messages.iter().map(|m| m.unit));
+    if let Some(u) = named.find(|&u| u as usize >= units) {
+        let most = format!("the model has {units} units, counted from 0");
+        return Some(format!("unit {u} does not exist; {most}"));
+    }
+    let own = step.micro_batch().into_iter();
+    let mut own = own.chain(messages.iter().map(|m| m.mb));
+    let mb = own.find(|&mb| mb as usize >= micro_batches)?;
+    let most = format!("a step has {micro_batches}, counted from 0");
+    Some(format!("micro-batch {mb} does not exist; {most}"))
+}
+
 impl<'a> State<'a> {
     pub(crate) fn new(plan: &'a Plan, facts: &'a Facts) -> Result<State<'a>, PlanError> {
         let (n, m) = (facts.units.len(), facts.micro_batches as usize);
         let mut units = vec![Standing::default(); n];
         for (index, step) in plan.steps.iter().enumerate() {
             let range = |message: String| Err(PlanError::at(plan, index, Law::Range, message));
-            let (_, messages) = step.op.messages();
-            let named = step.op.units().iter().copied();
-            let mut named = named.chain(messages.iter().map(|m| m.unit));
-            if let Some(unit) = named.find(|&u| u as usize >= n) {
-                return range(format!(
-                    "unit {unit} does not exist; the model has {n} units, counted from 0"
-                ));
-            }
-            let own = step.op.micro_batch().into_iter();
-            let mut own = own.chain(messages.iter().map(|m| m.mb));
-            if let Some(mb) = own.find(|&mb| mb as usize >= m) {
-                return range(format!(
-                    "micro-batch {mb} does not exist; a step has {m}, counted from 0"
-                ));
+            if let Some(what) = beyond(&step.op, (n, m)) {
+                return range(what);
             }
             if let StepKind::StateIn { unit } | StepKind::StateOut { unit } = step.op {
                 units[unit as usize].offloaded = true;

@@ -39,7 +39,7 @@ pub enum Reduction {
     Scatter,
 }
 
-/// What crosses between this pipeline stage and another.
+/// A value that crosses between this pipeline stage and another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Message {
     /// Unit whose output, or whose output's gradient, travels.

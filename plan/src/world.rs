@@ -86,7 +86,7 @@ fn parcels(op: &StepKind) -> impl Iterator<Item = (Parcel, PipelineStage, bool)>
     each.map(move |m| ((grad, m.unit, m.mb), m.stage, m.sends))
 }
 
-/// What two ranks exchange in one step: the other rank, and the parcels with whether they leave here.
+/// The exchange of two ranks in one step: the other rank, and the parcels with whether they leave here.
 type Pair = (Rank, Vec<(Parcel, bool)>);
 
 /// Something a rank cannot do alone.

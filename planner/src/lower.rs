@@ -286,6 +286,16 @@ impl Given<'_> {
         Ok(Some(b.group(group)))
     }
 
+    /// The groups over which the gradients of tied units are added up, by unit, where the rank has others in them.
+    fn ties(&self, b: &mut Builder) -> Result<BTreeMap<usize, GroupId>> {
+        let mut all = BTreeMap::new();
+        for (unit, key) in &self.groups.ties {
+            let group = self.declare(b, &Some(key.clone()))?;
+            all.extend(group.map(|g| (*unit, g)));
+        }
+        Ok(all)
+    }
+
     fn job(&self, b: &mut Builder) -> Result<Job> {
         let (s, own) = (self.spec, self.groups);
         let mut owners = vec![];
@@ -612,17 +622,19 @@ fn leave(
     }
 }
 
+/// The part of a backward that a step runs.
+fn part_of(step: &StepKind) -> Part {
+    match step {
+        StepKind::InputGrad { .. } => Part::InputGrad,
+        StepKind::WeightGrad { .. } => Part::WeightGrad,
+        _ => Part::Backward,
+    }
+}
+
 fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> Result<Lowered> {
     let mut b = Builder::default();
     let job = given.job(&mut b)?;
-    let mut ties = BTreeMap::new();
-    for (unit, key) in &given.groups.ties {
-        ties.extend(
-            given
-                .declare(&mut b, &Some(key.clone()))?
-                .map(|g| (*unit, g)),
-        );
-    }
+    let ties = given.ties(&mut b)?;
     let flats = given.flats;
     let each = || flats.iter().enumerate();
     let params = |(u, f): (usize, &Flat)| ParamMemory::declare(&mut b, u, f);
@@ -651,12 +663,7 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
             StepKind::Backward { unit, mb }
             | StepKind::InputGrad { unit, mb }
             | StepKind::WeightGrad { unit, mb } => {
-                let part = match s.op {
-                    StepKind::InputGrad { .. } => Part::InputGrad,
-                    StepKind::WeightGrad { .. } => Part::WeightGrad,
-                    _ => Part::Backward,
-                };
-                let of = (*unit as usize, part);
+                let of = (*unit as usize, part_of(&s.op));
                 given.backward((&mut g, &mut host), &mut b, (id, *mb), of);
             }
             StepKind::ReduceGrad { units, how, more } => {

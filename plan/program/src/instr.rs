@@ -409,7 +409,7 @@ pub enum Values {
         unit: u32,
         /// The micro-batch.
         mb: u32,
-        /// What a forward leaves of them for the backward.
+        /// Values that a forward keeps of them for the backward.
         keep: Keep,
     },
     /// Those that cross between pipeline stages.
