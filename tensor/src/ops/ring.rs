@@ -7,7 +7,7 @@
 //! | i | of the rank i places before | these, to the next; in the backward the gradients that ranks before have made of them |
 //! | last | of the rank behind | in the backward: gradients, which are then home |
 //!
-//! What a step gives is merged in f32 by the logs of the sums of exponentials ([`Merge`]). Each part of the backward has the
+//! What a step gives is merged in f32 by the logs of the sums of exponentials (`Merge`). Each part of the backward has the
 //! merged result and log, so that its weights are those of whole rows; gradients of keys and values travel in f32 and are
 //! added in the order of the ring. A part in which no query sees a key is not computed.
 
