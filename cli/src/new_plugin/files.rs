@@ -57,7 +57,7 @@ const RUST: &[&[File]] = &[
         "src/kernels/pointwise.rs" "src/kernels/random.rs" "src/kernels/reduce.rs" "src/kernels/softmax.rs"),
     GUIDE,
     files!(false, "vendor/crossweave-abi/src/", "hal/abi/src/":
-        "api.rs" "consts.rs" "dtype.rs" "lib.rs" "profile.rs" "read.rs" "tag.rs" "types.rs" "op/mod.rs" "op/params.rs"),
+        "api.rs" "consts.rs" "dtype.rs" "lib.rs" "profile.rs" "read.rs" "tag.rs" "types.rs" "op/mod.rs" "op/params.rs" "op/revision.rs"),
     files!(false, "vendor/crossweave-plugin/src/", "hal/plugin/src/":
         "awake.rs" "backend.rs" "collective.rs" "error.rs" "export.rs" "host.rs" "lib.rs" "operand.rs" "rank.rs" "export/collective.rs" "export/device.rs" "export/graph.rs" "export/ops.rs"
         "export/tests.rs" "export/wire.rs" "op/mod.rs" "op/adamw.rs" "op/embedding.rs" "op/lines.rs" "op/norm.rs" "op/operands.rs" "op/program.rs" "op/rope.rs"),
