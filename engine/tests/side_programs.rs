@@ -11,7 +11,9 @@ use crossweave_engine::{
 };
 use crossweave_hal::LocalKv;
 use crossweave_mesh::{Axis, AxisSet, Topology};
-use crossweave_plan::{Facts, PlanError, SideEvent, SideProgram, StepKind, check_side_programs};
+use crossweave_plan::{
+    Facts, PlanError, Said, SideEvent, SideProgram, StepKind, check_side_programs,
+};
 use crossweave_tensor::UnitDecl;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,6 +41,12 @@ fn added<T>(t: &mut Engine, what: impl FnOnce(&mut Engine) -> T) -> (Calls, T) {
     (after, out)
 }
 
+/// The calls that the ledger has of one thing said: messages to and from single ranks are two.
+fn calls_of(said: &Said) -> u64 {
+    let messages = said.moves.as_ref().is_some_and(|m| m.kind == "messages");
+    if messages { 2 } else { 1 }
+}
+
 /// What a program says it does; a message whose shape comes before it is two calls.
 fn announced(s: &RankSpec, facts: &Facts, program: &SideProgram) -> Calls {
     let mut out = Calls::new();
@@ -54,11 +62,15 @@ fn announced(s: &RankSpec, facts: &Facts, program: &SideProgram) -> Calls {
             SideEvent::Step(StepKind::Gather { unit, .. }) => add(facts.owners(*unit), 1),
             SideEvent::Step(StepKind::Forward { unit, .. }) => {
                 let talk = &facts.units[*unit as usize].talk;
-                talk.forward.iter().for_each(|said| add(said.axes, 1));
+                talk.forward
+                    .iter()
+                    .for_each(|said| add(said.axes, calls_of(said)));
             }
             SideEvent::Step(StepKind::Backward { unit, .. }) => {
                 let talk = &facts.units[*unit as usize].talk;
-                talk.backward.iter().for_each(|said| add(said.axes, 1));
+                talk.backward
+                    .iter()
+                    .for_each(|said| add(said.axes, calls_of(said)));
             }
             SideEvent::Step(StepKind::SendAct { .. } | StepKind::RecvAct { .. }) => {
                 add(Axis::Pp.into(), if shaped { 2 } else { 1 });
@@ -66,7 +78,7 @@ fn announced(s: &RankSpec, facts: &Facts, program: &SideProgram) -> Calls {
             SideEvent::Whole(StepKind::Forward { unit, .. }) => {
                 let talk = &facts.units[*unit as usize].talk;
                 let said = talk.forward.iter().filter(|s| !s.axes.contains(Axis::Cp));
-                said.for_each(|said| add(said.axes, 1));
+                said.for_each(|said| add(said.axes, calls_of(said)));
             }
             SideEvent::Step(other) | SideEvent::Whole(other) => panic!("{other}"),
         }
