@@ -17,14 +17,6 @@ pub const BUGS: &[Bug] = &[
     bug!(heads_exchanged_for_other_tokens, 3, Mismatch, &[1], &["all_to_all"], &["heads"], words: &["about F2 layer 1"]),
     bug!(exchange_of_heads_left_out, 3, Missing, &[2], &["all_to_all"], &["heads"], words: &["about F2 layer 1"]),
     bug!(
-        keys_sent_to_the_rank_before,
-        3,
-        Deadlock,
-        &[0],
-        &["send"],
-        &["ring.pass"]
-    ),
-    bug!(
         step_of_a_ring_left_out,
         3,
         Ended,
@@ -82,19 +74,6 @@ fn exchange_of_heads_left_out(r: &mut Rank) -> Result<()> {
         }
     }
     r.about(On::World, "F3 head")?.all_reduce(On::World, 8)?;
-    r.sync()
-}
-
-/// One rank sends the wrong way round, and the next waits for it.
-fn keys_sent_to_the_rank_before(r: &mut Rank) -> Result<()> {
-    let before = ahead(r, 2);
-    for _ in 0..2 {
-        if r.rank == 0 {
-            r.exchange(On::World, KEYS, before, before)?;
-        } else {
-            pass(r, KEYS)?;
-        }
-    }
     r.sync()
 }
 
