@@ -5,15 +5,6 @@ use crate::parallel_bugs::rank::{On, Rank};
 use crossweave_hal::Result;
 
 pub const BUGS: &[Bug] = &[
-    bug!(
-        keys_of_other_heads_in_a_ring,
-        3,
-        Mismatch,
-        &[1],
-        &["sends", "receives"],
-        &["ring.pass"],
-        words: &["192", "384"]
-    ),
     bug!(heads_exchanged_for_other_tokens, 3, Mismatch, &[1], &["all_to_all"], &["heads"], words: &["about F2 layer 1"]),
     bug!(exchange_of_heads_left_out, 3, Missing, &[2], &["all_to_all"], &["heads"], words: &["about F2 layer 1"]),
     bug!(
@@ -46,15 +37,6 @@ fn heads(r: &mut Rank, layer: &str, n: u64) -> Result<()> {
     r.about(On::World, layer)?;
     // @heads
     r.all_to_all(On::World, n)
-}
-
-/// One rank has twice as many key-value heads as the others.
-fn keys_of_other_heads_in_a_ring(r: &mut Rank) -> Result<()> {
-    let n = if r.rank == 1 { 2 * KEYS } else { KEYS };
-    for _ in 0..2 {
-        pass(r, n)?;
-    }
-    r.sync()
 }
 
 /// One rank has rows of another length.

@@ -161,6 +161,7 @@ pub const OPEN_FIELDS: &[Entry] = &[
 /// Code lines of functions.
 #[rustfmt::skip]
 pub const FUNCTION_LINES: &[Entry] = &[
+    Entry { place: "engine/src/dry.rs: dry_run_with", ceiling: 106, why: "what is asked of each unit, in the order in which it is known" },
     Entry { place: "backends/cpu/src/gemm/mod.rs: Gemm::product", ceiling: 113, why: "the loops of one blocked product, which share their bounds" },
     Entry { place: "backends/cpu/src/ops/attention/bwd.rs: item", ceiling: 153, why: "one pass over keys and queries with everything in registers and scratch" },
     Entry { place: "backends/cpu/src/stream.rs: run", ceiling: 114, why: "one arm for each command of a stream" },
@@ -206,7 +207,7 @@ pub const FUNCTION_LINES: &[Entry] = &[
     Entry { place: "mesh/collectives/src/comm_plan/nodes.rs: hierarchical", ceiling: 123, why: "one plan whose phases share their chunks" },
     Entry { place: "mesh/collectives/src/compose.rs: Collectives::compose", ceiling: 139, why: "one arm for each collective" },
     Entry { place: "nn/family/src/check.rs: Key::check", ceiling: 107, why: "one arm for each kind of value" },
-    Entry { place: "planner/src/lower.rs: write", ceiling: 101, why: "one arm for each kind of step of a plan" },
+    Entry { place: "planner/src/lower.rs: write", ceiling: 106, why: "one arm for each kind of step of a plan" },
     Entry { place: "report/src/charts.rs: Lines::render", ceiling: 131, why: "one drawing from axes to legend" },
     Entry { place: "figures/src/explain/collectives.rs: answer", ceiling: 115, why: "a document from top to bottom" },
     Entry { place: "train/src/resume.rs: find", ceiling: 110, why: "all that makes a folder the run of this config, in the order in which it is said" },
