@@ -372,7 +372,7 @@ fn size(t: &[Tensor]) -> u64 {
     t.iter().map(|t| t.dtype().bytes(t.numel())).sum()
 }
 
-/// What a unit's backward was found to do.
+/// A unit's backward as it was recorded: the gradients that it writes, what it leaves for later, and what it says to other ranks.
 struct Written {
     /// For each parameter, whether the first part of the backward writes its gradient, and whether the second does.
     parts: [Vec<bool>; 2],

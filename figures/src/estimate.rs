@@ -19,7 +19,7 @@ pub fn estimate(model: &str, what: &Estimation, around: &Surroundings) -> Result
         Named::Model(subject) => *subject,
         Named::Config(file) => {
             let request = Request::new(file, around.clone(), Arc::new(Unwatched));
-            of_request(model, what.ranks.asked(), &request)?
+            of_request(model, what.ranks.count(), &request)?
         }
     };
     on_device(subject, what, around)
@@ -32,7 +32,7 @@ pub fn estimate(model: &str, what: &Estimation, around: &Surroundings) -> Result
 pub fn estimate_job(request: &Request, what: &Estimation) -> Result<Estimate> {
     let name = request.config.display().to_string();
     let asked = request.ranks.as_ref().map(|r| r.count().into());
-    let subject = of_request(&name, what.ranks.asked().or(asked), request)?;
+    let subject = of_request(&name, what.ranks.count().or(asked), request)?;
     on_device(subject, what, &request.around)
 }
 

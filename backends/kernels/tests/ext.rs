@@ -262,7 +262,7 @@ fn attention_with_everything_on_top_and_parts_of_rows() {
     run_all("ext", &cases);
 }
 
-/// What the kernels leave to the core is refused, and what is no request is an error of the caller.
+/// Requests that are decomposed are refused by the kernels, and malformed requests are errors of the caller.
 #[test]
 fn what_is_not_computed_is_refused() {
     use crossweave_plugin::Code;

@@ -347,7 +347,7 @@ impl Ops<Null> for NullOps {
     fn prepare(b: &Null, d: &Device, op: &OpRequest<'_>) -> Result<(Prepared, Plan)> {
         b.fault("null.op_prepare")?;
         match abi::op::spec(op.id) {
-            Some(s) if s.knows(op.revision) => {
+            Some(s) if s.has_revision(op.revision) => {
                 d.shared.add(Count::Prepares, 1);
                 let plan = Plan {
                     error_class: s.error,

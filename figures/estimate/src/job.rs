@@ -77,7 +77,7 @@ impl Job {
     /// Ranks, nodes and a mesh that do not go together.
     pub fn of(subject: Subject, what: &Estimation, chosen: Option<Chosen>) -> Result<Job> {
         let (asked, hardware) = (&what.training, &what.machine);
-        let ranks = what.ranks.asked();
+        let ranks = what.ranks.count();
         let Subject {
             mut model,
             wanted,

@@ -77,7 +77,7 @@ pub struct Ranks {
 
 impl Ranks {
     /// Ranks of the job, where they are asked for.
-    pub fn asked(&self) -> Option<u64> {
+    pub fn count(&self) -> Option<u64> {
         match (self.ranks, self.nodes, self.of_node) {
             (None, Some(nodes), Some(each)) => Some(nodes * each),
             (ranks, ..) => ranks,

@@ -36,7 +36,7 @@ fn line(o: &OpRequest<'_>, i: usize, dims: &[u64], types: &[DType]) -> Result<Op
     Ok(Some((number.unwrap_or(0) as u32, v.stride[0])))
 }
 
-/// What both directions share: the arguments, and the shapes of q and of k. `at` is where q stands, `bias` where it and what follows it stand.
+/// Reads the arguments of both directions, and the shapes of q and k: q is operand `at`, and bias, sinks and segments begin at operand `bias`.
 fn args(
     o: &OpRequest<'_>,
     at: usize,
@@ -122,7 +122,7 @@ fn args(
     Ok((a, w, q, k))
 }
 
-/// Where the kernels find what stands from `bias` on.
+/// Binds the optional operands from `bias` on to the kernels' arguments.
 fn tail(o: &OpRequest<'_>, bias: usize) -> [(&'static str, Place); 4] {
     let cu_k = if o.layout(bias + 3).is_some() { 3 } else { 2 };
     let at = |i: usize| Place::Operand((bias + i) as u32);
@@ -140,13 +140,13 @@ fn plain(o: &OpRequest<'_>, a: &ExtArgs, bias: usize) -> bool {
     !on_top && a.cap == 0.0 && a.threshold == 0 && (a.n == 0 || a.in_row != 0)
 }
 
-/// With the words of the launch.
-fn seeded(mut l: Launch) -> Launch {
+/// Binds the words of the launch from which weights are dropped.
+fn with_random_words(mut l: Launch) -> Launch {
     l.dynamic = Some(offset_of!(ExtArgs, dynamic) as u32);
     l
 }
 
-/// `attention_ext_fwd`.
+/// Chooses the kernel of `attention_ext_fwd`.
 pub(crate) fn forward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     // o lse q k v bias sinks cu_q cu_k
     arity_up_to(o, 5..=9, 2)?;
@@ -175,7 +175,7 @@ pub(crate) fn forward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     let floats = 48 * (q[3] + 1) + ROWS * 33;
     let grid = [q[1].div_ceil(ROWS), q[0] * q[2]];
     let l = portable(o, f, "ext", &types, (&a, q[3]), grid, floats, &places)?;
-    done(o, 0, vec![seeded(l)], Dynamic::Philox)
+    done(o, 0, vec![with_random_words(l)], Dynamic::Philox)
 }
 
 /// Refuses storages that differ.
@@ -186,7 +186,7 @@ fn one_type(o: &OpRequest<'_>, all: &[&View]) -> Result<()> {
     }
 }
 
-/// `attention_ext_bwd`.
+/// Chooses the kernels of `attention_ext_bwd`.
 pub(crate) fn backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     // dq dk dv dbias dsinks do o q k v lse bias sinks cu_q cu_k
     arity_up_to(o, 11..=15, 2)?;
@@ -264,13 +264,13 @@ pub(crate) fn backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     if k[1] > 0 {
         let grid = [k[1].div_ceil(ROWS), k[0] * k[2]];
         let (with, room) = ((&a, q[3]), tiles + 2 * ROWS * 17);
-        all.push(seeded(portable(
+        all.push(with_random_words(portable(
             o, f, "ext_keys", &types, with, grid, room, &places,
         )?));
     }
     if q[1] > 0 {
         let (with, room) = ((&a, q[3]), tiles + ROWS * 17);
-        all.push(seeded(portable(
+        all.push(with_random_words(portable(
             o,
             f,
             "ext_queries",
@@ -283,7 +283,14 @@ pub(crate) fn backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
         if dsinks.is_some() {
             let (entry, body) = ("cw_ext_sinks_float".into(), "cw_ext_sinks");
             let k = Kernel::new(Family::AttentionExt, entry, 128, "ExtArgs", body);
-            all.push(seeded(launch(k, [q[2], 1, 1], 128, 0, &a, &places)));
+            all.push(with_random_words(launch(
+                k,
+                [q[2], 1, 1],
+                128,
+                0,
+                &a,
+                &places,
+            )));
         }
     }
     done(o, bytes, all, Dynamic::Philox)

@@ -80,7 +80,7 @@ const TABLE: &[(u32, Planner)] = &[
 
 /// Answers with launches for a device of these facts, or `Unsupported` without side effects.
 pub fn prepare(o: &OpRequest<'_>, f: &Facts) -> Answer {
-    if op::spec(o.id).is_some_and(|s| !s.knows(o.revision)) {
+    if op::spec(o.id).is_some_and(|s| !s.has_revision(o.revision)) {
         return refuse(o, format!("revision {} is not known here", o.revision));
     }
     match TABLE.iter().find(|(id, _)| *id == o.id) {

@@ -228,7 +228,7 @@ impl Operand {
 
 impl OpSpec {
     /// Whether this table has the revision.
-    pub fn knows(&self, revision: u32) -> bool {
+    pub fn has_revision(&self, revision: u32) -> bool {
         (1..=self.revision).contains(&revision)
     }
 

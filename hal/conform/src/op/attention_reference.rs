@@ -62,7 +62,7 @@ pub struct Shape {
     pub dropout: f64,
     /// Heads, queries and keys of the whole; 0 = these.
     pub whole: [i64; 3],
-    /// How many keys behind the last one the last query stands.
+    /// Keys from the last one to the position of the last query.
     pub shift: i64,
     /// The number of key 0 in the whole.
     pub first_key: i64,

@@ -10,7 +10,7 @@ use crossweave_abi::op::{self, OpSpec};
 pub fn spec(o: &OpRequest<'_>) -> Result<&'static OpSpec> {
     match op::spec(o.id) {
         None => unsupported(format!("op {:#06x} is not in this build's table", o.id)),
-        Some(spec) if !spec.knows(o.revision) => {
+        Some(spec) if !spec.has_revision(o.revision) => {
             unsupported(format!("{}: revision {}", spec.name, o.revision))
         }
         Some(spec) => Ok(spec),

@@ -52,7 +52,7 @@ pub struct Ext {
     pub distances: usize,
     /// Index of the distance of key 0 from query 0.
     pub zero: i64,
-    /// How many keys behind the last one the last query stands.
+    /// Keys from the last one to the position of the last query.
     pub shift: i64,
     /// Positions count in the row and not in the segment.
     pub in_row: bool,

@@ -68,7 +68,7 @@ struct Shape {
     causal: bool,
     /// Keys a query sees back from its own position, 0 for all.
     window: i64,
-    /// How many keys further than by its number query 0 stands.
+    /// Position of query 0 among the keys.
     ahead: i64,
     q: View,
     k: View,
