@@ -141,7 +141,7 @@ fn plain(o: &OpRequest<'_>, a: &ExtArgs, bias: usize) -> bool {
 }
 
 /// Binds the words of the launch from which weights are dropped.
-fn with_random_words(mut l: Launch) -> Launch {
+fn with_key(mut l: Launch) -> Launch {
     l.dynamic = Some(offset_of!(ExtArgs, dynamic) as u32);
     l
 }
@@ -175,7 +175,7 @@ pub(crate) fn forward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     let floats = 48 * (q[3] + 1) + ROWS * 33;
     let grid = [q[1].div_ceil(ROWS), q[0] * q[2]];
     let l = portable(o, f, "ext", &types, (&a, q[3]), grid, floats, &places)?;
-    done(o, 0, vec![with_random_words(l)], Dynamic::Philox)
+    done(o, 0, vec![with_key(l)], Dynamic::Philox)
 }
 
 /// Refuses storages that differ.
@@ -264,13 +264,13 @@ pub(crate) fn backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     if k[1] > 0 {
         let grid = [k[1].div_ceil(ROWS), k[0] * k[2]];
         let (with, room) = ((&a, q[3]), tiles + 2 * ROWS * 17);
-        all.push(with_random_words(portable(
+        all.push(with_key(portable(
             o, f, "ext_keys", &types, with, grid, room, &places,
         )?));
     }
     if q[1] > 0 {
         let (with, room) = ((&a, q[3]), tiles + ROWS * 17);
-        all.push(with_random_words(portable(
+        all.push(with_key(portable(
             o,
             f,
             "ext_queries",
@@ -283,14 +283,7 @@ pub(crate) fn backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
         if dsinks.is_some() {
             let (entry, body) = ("cw_ext_sinks_float".into(), "cw_ext_sinks");
             let k = Kernel::new(Family::AttentionExt, entry, 128, "ExtArgs", body);
-            all.push(with_random_words(launch(
-                k,
-                [q[2], 1, 1],
-                128,
-                0,
-                &a,
-                &places,
-            )));
+            all.push(with_key(launch(k, [q[2], 1, 1], 128, 0, &a, &places)));
         }
     }
     done(o, bytes, all, Dynamic::Philox)
