@@ -19,6 +19,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// True where tests over many layouts are to try all of them: `CROSSWEAVE_MATRIX=all`.
+pub fn every() -> bool {
+    std::env::var("CROSSWEAVE_MATRIX").is_ok_and(|v| v == "all")
+}
+
+/// True of the cases, by their numbers, that are tried without being asked for: about every second, spread evenly whatever the cases' period is.
+pub fn taken(case: usize) -> bool {
+    (case as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0 || every()
+}
+
 /// A key-value store as what ranks meet by.
 pub struct Boot(pub Arc<dyn KvStore>);
 impl Bootstrap for Boot {
