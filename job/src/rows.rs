@@ -49,6 +49,36 @@ fn meeting(mesh: &Mesh, cp: u64) -> Result<Meeting> {
 }
 
 impl Job {
+    /// Pairs of query and key of the fullest of the ranks that share rows with the one at a place, over those of their mean: of all layers, over rows
+    /// of texts of these lengths. None where rows are whole.
+    ///
+    /// # Errors
+    /// As [`Job::row_cut`].
+    pub fn attention_over_mean(&self, place: &Place, rows: &[Vec<u64>]) -> Result<Option<f64>> {
+        let ranks = u64::from(place.length(Axis::Cp));
+        if ranks == 1 {
+            return Ok(None);
+        }
+        let cut = self.row_cut(place)?;
+        let layers = &self.source.spec.model().stack.layers;
+        let windows = layers.iter().map(|l| l.attention.1.window);
+        let mut windows: Vec<u64> = windows.collect();
+        windows.sort_unstable();
+        let pairs = |at: u64| -> f64 {
+            let of = |same: &[u64]| {
+                let rows = rows
+                    .iter()
+                    .map(|r| cut.pairs([at, ranks], self.seq_len, r, same[0]));
+                same.len() as f64 * rows.sum::<f64>()
+            };
+            windows.chunk_by(|a, b| a == b).map(of).sum()
+        };
+        let all: Vec<f64> = (0..ranks).map(pairs).collect();
+        let mean = all.iter().sum::<f64>() / all.len() as f64;
+        let most = all.iter().copied().fold(0.0, f64::max);
+        Ok(Some(if mean > 0.0 { most / mean } else { 1.0 }))
+    }
+
     /// The cut of rows over the ranks at a place; that of a whole row where there is one rank.
     ///
     /// # Errors

@@ -264,6 +264,16 @@ fn plots(run: &Run) -> String {
             load,
         );
     }
+    if run.steps.iter().any(|s| s.attention_over_mean.is_some()) {
+        let raw = points(run, |s| s.attention_over_mean);
+        let smoothed = smooth(&raw);
+        out += &one(
+            "fullest",
+            "Attention of the fullest rank",
+            "over the mean of the ranks that share rows",
+            series("measured", 1, raw, smoothed),
+        );
+    }
     out + "</div></section>"
 }
 

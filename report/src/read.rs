@@ -29,6 +29,8 @@ pub struct Step {
     /// What a model with experts says of its routers: their loss without its coefficient, and the tokens of the expert with the fewest and with the
     /// most over those that each would have if all had as many.
     pub routers: [Option<f64>; 3],
+    /// Attention of the fullest of the ranks that share rows, over that of their mean.
+    pub attention_over_mean: Option<f64>,
 }
 
 /// One validation.
@@ -231,6 +233,7 @@ impl Run {
                     number("load_min")?,
                     number("load_max")?,
                 ],
+                attention_over_mean: number("attention_over_mean")?,
             };
             again += usize::from(steps.insert(step, read).is_some());
         }

@@ -30,6 +30,10 @@ pub struct StepRecord {
     /// Steps skipped so far; only in float16 runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_steps: Option<u64>,
+    /// Pairs of query and key of the fullest of the ranks that share rank 0's rows, over those of their mean; only where rows of several texts are
+    /// cut over ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention_over_mean: Option<f64>,
     /// How tokens went to experts, and the losses of the routers; only of models with experts.
     #[serde(flatten)]
     pub experts: Option<ExpertFigures>,

@@ -2,6 +2,7 @@
 //! other ranks.
 
 use crossweave_mesh::{Axis, AxisSet, Place};
+use std::ops::Range;
 
 /// The tokens of a row that each of the ranks has, along the axis that cuts rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -61,22 +62,30 @@ pub struct RowCut {
 }
 
 impl RowCut {
-    /// Pairs of query and key of a row of `tokens` that the rank at a place among so many computes, of all heads, under a window (0: none). Where ranks
-    /// exchange heads each has a part of those of all.
-    pub fn pairs(&self, place: [u64; 2], tokens: u64, window: u64) -> f64 {
+    /// Pairs of query and key, of all heads, that the rank at a place among so many computes of a row of `tokens`: under a window (0: none), and within
+    /// texts of these lengths one behind the other; what is behind the last sees nothing. Where ranks exchange heads each has a part of those of all.
+    pub fn pairs(&self, place: [u64; 2], tokens: u64, texts: &[u64], window: u64) -> f64 {
         let inner = self.meeting.exchange(place[1]).max(1);
         let runs = self.layout.runs(place.map(|n| n / inner), tokens);
-        let seen = |i: u64| {
-            let end = if self.causal { i + 1 } else { tokens };
-            let hidden = if window > 0 {
-                (i + 1).saturating_sub(window)
-            } else {
-                0
+        let seen = |i: u64, text: &Range<u64>| {
+            let end = if self.causal { i + 1 } else { text.end };
+            let first = match window {
+                0 => 0,
+                window => (i + 1).saturating_sub(window),
             };
-            (end - hidden) as f64
+            (end - first.max(text.start)) as f64
         };
-        let all = runs.iter().flat_map(|[from, n]| from..from + n);
-        all.map(seen).sum::<f64>() / inner as f64
+        let ends = texts.iter().scan(0, |at, n| {
+            let text = *at..*at + n;
+            *at = text.end;
+            Some(text)
+        });
+        let here = |text: Range<u64>| -> f64 {
+            let runs = runs.iter();
+            let own = runs.flat_map(|[from, n]| from.max(text.start)..(from + n).min(text.end));
+            own.map(|i| seen(i, &text)).sum()
+        };
+        ends.map(here).sum::<f64>() / inner as f64
     }
 }
 
@@ -216,10 +225,43 @@ mod tests {
                     causal: true,
                     ..RowCut::default()
                 };
-                let counted = (0..ranks).map(|at| cut.pairs([at, ranks], tokens, 0) as u64);
+                let counted =
+                    (0..ranks).map(|at| cut.pairs([at, ranks], tokens, &[tokens], 0) as u64);
                 assert_eq!(counted.collect::<Vec<_>>(), pairs);
                 if layout == Layout::ZigZag {
                     assert!(pairs.iter().all(|n| *n == pairs[0]), "{pairs:?}");
+                }
+            }
+        }
+    }
+
+    /// Pairs of a row of several texts, one by one: a key is seen in the query's own text, not behind it, and not beyond the window.
+    #[test]
+    fn pairs_are_those_within_texts() {
+        let texts: [&[u64]; 4] = [&[24], &[5, 0, 12, 7], &[1, 1, 18], &[6, 6, 6]];
+        for (k, texts) in texts.into_iter().enumerate() {
+            let text: Vec<usize> = (0..texts.len())
+                .flat_map(|i| vec![i; texts[i] as usize])
+                .collect();
+            for (layout, window) in [(Layout::Contiguous, 0), (Layout::ZigZag, 4)] {
+                let (causal, ranks) = (k % 2 == 0, 3);
+                let cut = RowCut {
+                    layout,
+                    causal,
+                    ..RowCut::default()
+                };
+                for at in 0..ranks {
+                    let own = layout.runs([at, ranks], 24);
+                    let queries = own.iter().flat_map(|[f, n]| f..f + n);
+                    let sees = |q: u64, key: u64| {
+                        let near = window == 0 || key + window > q;
+                        text[q as usize] == text[key as usize] && near && (!causal || key <= q)
+                    };
+                    let end = text.len() as u64;
+                    let queries = queries.filter(|q| *q < end);
+                    let want = queries.flat_map(|q| (0..end).filter(move |k| sees(q, *k)));
+                    let got = cut.pairs([at, ranks], 24, texts, window);
+                    assert_eq!(got, want.count() as f64, "{texts:?} {cut:?} {at}");
                 }
             }
         }

@@ -14,6 +14,7 @@ pub struct Session<'a> {
     job: &'a Job,
     feed: Feed,
     engine: Engine,
+    place: Place,
     /// Steps enqueued whose figures have not been read.
     in_flight: u32,
 }
@@ -71,6 +72,7 @@ impl<'a> Session<'a> {
             job,
             feed,
             engine,
+            place,
             in_flight: 0,
         })
     }
@@ -100,6 +102,33 @@ impl<'a> Session<'a> {
     /// Rows that cannot be read.
     pub fn read(&self, done: u64) -> Result<Vec<Micro>> {
         Ok(self.feed.step(done)?)
+    }
+
+    /// Attention of the fullest of the ranks that share this one's rows over that of their mean, on the micro-batches of a step
+    /// ([`Job::attention_over_mean`]); none where rows are whole or one text each.
+    ///
+    /// # Errors
+    /// A cut that is refused.
+    pub fn attention_over_mean(&self, read: &[Micro]) -> Result<Option<f64>> {
+        let Some(documents) = self.job.documents.filter(|d| d.attention) else {
+            return Ok(None);
+        };
+        let tokens = self.job.seq_len as usize;
+        let texts = |lengths: &[i32]| -> Vec<u64> {
+            let ends = lengths.windows(2).map(|w| (w[1] - w[0]).max(0) as u64);
+            ends.collect()
+        };
+        let rows = read.iter().flat_map(|m| -> Vec<Vec<u64>> {
+            match m.lengths.is_empty() {
+                false => m.lengths.chunks(tokens + 1).map(texts).collect(),
+                true => {
+                    let all: Vec<i32> = documents.lengths(&m.tokens, tokens).collect();
+                    all.chunks(tokens + 1).map(texts).collect()
+                }
+            }
+        });
+        let rows: Vec<Vec<u64>> = rows.collect();
+        Ok(self.job.attention_over_mean(&self.place, &rows)?)
     }
 
     /// Tokens that are trained on in `steps`, counted from 0, over all ranks; what rows are filled up with is none.

@@ -164,6 +164,19 @@ fn packed_examples_are_learnt_alike_on_any_layout() {
         assert!(said.contains(part), "{part}: {said}");
     }
     alike(&s, "one");
+    // Of rows of one text the second of two ranks would have 100 pairs of query and key, and the first 36: 1.47 of the mean. Texts that share a row are shorter.
+    let two = ["mesh.cp=2", "mesh.cp_layout=\"contiguous\""];
+    let cut = s.job("config.json").ranks(2).steps(2).sets(&two);
+    cut.run("cut");
+    for r in records(&s.path("cut"))
+        .iter()
+        .filter(|r| r["loss"].is_f64())
+    {
+        let fullest = r["attention_over_mean"].as_f64().expect("a number");
+        assert!(fullest > 1.0 && fullest < 100.0 / 68.0, "{r}");
+    }
+    let whole = records(&s.path("one"));
+    assert!(whole.iter().all(|r| r["attention_over_mean"].is_null()));
     // The validation loss is that of the same examples one a row, and a row counts its examples' tokens alone.
     let still = ["optimizer.params.lr=0", "scheduler=null"];
     let still = s.job("config.json").steps(2).sets(&still);

@@ -25,32 +25,19 @@ impl CutRows {
     /// # Errors
     /// Rows that are not cut so.
     pub fn of(job: &Job, place: &Place) -> Result<Option<CutRows>> {
-        let ranks = place.length(Axis::Cp);
-        if ranks == 1 {
+        let whole = [vec![job.seq_len]];
+        let Some(attention_over_mean) = job.attention_over_mean(place, &whole)? else {
             return Ok(None);
-        }
-        let cut = job.row_cut(place)?;
-        let layers = &job.source.spec.model().stack.layers;
-        let windows = layers.iter().map(|l| l.attention.1.window);
-        let mut windows: Vec<u64> = windows.collect();
-        windows.sort_unstable();
-        let pairs = |at: u64| -> f64 {
-            let of = |same: &[u64]| {
-                same.len() as f64 * cut.pairs([at, ranks.into()], job.seq_len, same[0])
-            };
-            windows.chunk_by(|a, b| a == b).map(of).sum()
         };
-        let all: Vec<f64> = (0..u64::from(ranks)).map(pairs).collect();
-        let mean = all.iter().sum::<f64>() / all.len() as f64;
-        let most = all.iter().copied().fold(0.0, f64::max);
+        let cut = job.row_cut(place)?;
         Ok(Some(CutRows {
-            ranks,
+            ranks: place.length(Axis::Cp),
             comm: job.resolved.settings.mesh.cp_comm.clone(),
             layout: match cut.layout {
                 Layout::ZigZag => "zigzag",
                 Layout::Contiguous => "contiguous",
             },
-            attention_over_mean: if mean > 0.0 { most / mean } else { 1.0 },
+            attention_over_mean,
         }))
     }
 }
