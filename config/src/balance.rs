@@ -66,6 +66,10 @@ impl Resolver<'_> {
             let what = "the ranks that cut rows (mesh.cp) see the same sequences, and have equal parts of them";
             self.error(KEY, what, "set it to \"even\", or mesh.cp to 1");
         }
+        if s.mesh.ep > 1 {
+            let what = "the ranks that have other experts (mesh.ep) wait for each other in every layer, and have as many rows each";
+            self.error(KEY, what, "set it to \"even\", or mesh.ep to 1");
+        }
         if s.run.canonical_shards.is_some() {
             let what =
                 "canonical sums go over logical shards of one size, whichever rank computes them";

@@ -63,6 +63,13 @@ impl Resolver<'_> {
                 format!("set mesh.cp to 1, or remove {KEY}"),
             );
         }
+        if s.mesh.ep > 1 {
+            self.error(
+                KEY,
+                "the gradient of an expert on mesh.ep ranks adds up in another order on another number of them",
+                format!("set mesh.ep to 1, or remove {KEY}"),
+            );
+        }
         if s.data_types.grad_accum_dtype != "fp32" {
             self.error(
                 "data_types.grad_accum_dtype",

@@ -67,6 +67,10 @@ impl Resolver<'_> {
         if let Err(e) = may {
             self.error("mesh.tp", e.what, e.fix);
         }
+        let may = spec.map_or(Ok(()), |m| split::experts(m.model(), s.mesh.ep));
+        if let Err(e) = may {
+            self.error("mesh.ep", e.what, e.fix);
+        }
         let mesh = s.mesh.topology(ranks).unwrap_or_else(|e| {
             self.error(&e.key, e.what, e.fix);
             let rest = s.mesh.product() / s.mesh.dp.unwrap_or(1).max(1);

@@ -101,7 +101,7 @@ const MESH: Table = Table {
             "ep",
             1,
             "1",
-            "ranks over which the experts of a layer are spread: they are carved from the dp x cp x tp ranks of a stage, dp x cp x tp = edp x ep x etp, and add none",
+            "ranks over which the experts of a layer are spread, as many on each, which tokens go to and come back from (docs/moe.md): they are carved from the dp x cp x tp ranks of a stage, dp x cp x tp = edp x ep x etp, and add none",
         ).words(&["expert_parallel_size", "mesh.expert"]),
         int(
             "etp",
@@ -472,7 +472,7 @@ pub const ROOT: Table = Table {
         refused("hybrid_engine", "there is no inference engine to switch to").off(SWITCH),
         ignored("pipeline", "pipeline stages are asked for by mesh.pp and mesh.pp_schedule").off(r#"{"stages": "auto", "partition": "best", "seed_layers": false, "activation_checkpoint_interval": 0, "pipe_partitioned": true, "grad_partitioned": true}"#),
         optional_section("tensor_parallel", &TENSOR_PARALLEL).deepspeed(),
-        refused("expert_parallel", "experts are spread by mesh.ep, which is not available in this build yet").off(SWITCH),
+        refused("expert_parallel", "experts are spread by mesh.ep").off(SWITCH),
         refused("managed_gradient_accumulation", "no program of yours calls step() here: gradient_accumulation_steps says when a step ends").off("true"),
         refused("weight_quantization", "weights in 8 bits or fewer are not available").off("null"),
         ignored("graph_harvesting", "run.graphs says whether steps are replayed as graphs of the device"),

@@ -26,13 +26,8 @@ pub(crate) fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
             "remove it",
         );
     }
-    for (path, n, what) in [
-        ("mesh.ep", s.mesh.ep, "expert parallelism is"),
-        ("mesh.etp", s.mesh.etp.unwrap_or(1), "cutting experts is"),
-    ] {
-        if n > 1 {
-            no(path, what.into(), "set it to 1");
-        }
+    if s.mesh.etp.unwrap_or(1) > 1 {
+        no("mesh.etp", "cutting experts is".into(), "set it to 1");
     }
     out.extend(offload(s));
     out

@@ -16,6 +16,14 @@ pub(crate) struct Blocks {
     pub graphs: Option<Graphs>,
 }
 
+impl Blocks {
+    /// The number of a unit in what it draws: however the ranks share experts, it is the same.
+    pub fn number(&self, u: usize) -> u32 {
+        let before = self.units[..u].iter();
+        before.filter(|unit| !unit.lends).count() as u32
+    }
+}
+
 /// The program of a step was written for the gradients that the rehearsal's backward has written: another set would be summed
 /// with what its memory held before, or replaced by zeros.
 pub(crate) fn as_rehearsed(

@@ -353,7 +353,13 @@ fn as_planned(said: crossweave_tensor::Said) -> Said {
     };
     Said {
         axes: said.on.axis.into(),
-        what: format!("{} of {} elements", said.on.op, said.elements),
+        what: match said.on.most {
+            0 => format!("{} of {} elements", said.on.op, said.elements),
+            most => format!(
+                "{} of {} elements, {most} at most",
+                said.on.op, said.elements
+            ),
+        },
         moves: Some(Moves {
             kind: said.kind,
             dtype: said.dtype.name(),
@@ -362,6 +368,8 @@ fn as_planned(said: crossweave_tensor::Said) -> Said {
             again: said.on.again,
             within: said.on.within,
             ranks: said.ranks,
+            most: said.on.most,
+            once: said.on.once,
             peers: said.peers.iter().map(peer).collect(),
         }),
     }

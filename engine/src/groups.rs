@@ -3,9 +3,11 @@
 use crossweave_hal::{Collective, CommTag, Device, Event, Reduce, Stream};
 use crossweave_mesh::{Axis, Channel, GroupKey, Mesh, Part};
 use crossweave_tensor::{
-    Exchange, Groups, Lane, Link, Result, Run, Tensor, check_exchange, shape_error,
+    Exchange, Groups, Lane, Link, Result, Run, Tensor, Told, check_exchange, read_numbers,
+    shape_error,
 };
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 /// The tag of the ledger for what layers exchange.
 const LAYERS: CommTag = "activation";
@@ -16,12 +18,20 @@ const LOSS: CommTag = "loss";
 /// The op of a block that sums that loss.
 const LOSS_OP: &str = "cross_entropy";
 
+/// Numbers that the forward of a block has read of the device, in order: what it exchanges.
+pub(crate) type Answers = Vec<Arc<[i32]>>;
+
 /// The groups of one rank's mesh, for the blocks it runs. Each axis a block communicates on must be a group of the mesh; what it exchanges
 /// on [`Lane::Beside`] has a communicator of its own ([`Channel::Blocks`]).
 pub struct MeshGroups {
     mesh: RefCell<Mesh>,
     /// What blocks exchange something for at the moment.
     about: Cell<CommTag>,
+    /// Numbers that the block has been told, those of a forward before this one among them, and how many of them it has asked for.
+    answers: RefCell<Answers>,
+    asked: Cell<usize>,
+    /// Nothing is computed: numbers that follow from data are planned ones.
+    rehearses: Cell<bool>,
     beside: Option<Beside>,
 }
 
@@ -40,6 +50,9 @@ impl MeshGroups {
         MeshGroups {
             mesh: RefCell::new(mesh),
             about: Cell::new(LAYERS),
+            answers: RefCell::default(),
+            asked: Cell::new(0),
+            rehearses: Cell::new(false),
             beside: None,
         }
     }
@@ -62,13 +75,25 @@ impl MeshGroups {
         })
     }
 
-    /// From now on the block of unit `u` of so many communicates.
-    pub fn serve(&self, u: usize, units: usize) {
+    /// From now on the block of unit `u` of so many communicates. `answers`: what it was told when it ran before.
+    pub(crate) fn serve(&self, u: usize, units: usize, answers: Answers) {
         self.about.set(match u {
             0 => ENDS[0],
             u if u + 1 == units => ENDS[1],
             _ => LAYERS,
         });
+        self.answers.replace(answers);
+        self.asked.set(0);
+    }
+
+    /// What the block was told.
+    pub(crate) fn answers(&self) -> Answers {
+        self.answers.take()
+    }
+
+    /// From now on nothing is read of the device.
+    pub(crate) fn rehearse(&self) {
+        self.rehearses.set(true);
     }
 
     fn tag(&self, on: &Link) -> CommTag {
@@ -168,6 +193,30 @@ impl Groups for MeshGroups {
         beside.held.borrow_mut().extend(read);
         group.group(&beside.stream, &members, self.tag(on))?;
         Ok(())
+    }
+
+    fn told(
+        &self,
+        run: &Run<'_>,
+        make: &dyn Fn() -> Result<Tensor>,
+        planned: &dyn Fn() -> Vec<i32>,
+    ) -> Result<Told> {
+        let at = self.asked.replace(self.asked.get() + 1);
+        let known = self.answers.borrow().get(at).cloned();
+        let numbers = match known {
+            Some(numbers) => numbers,
+            None => {
+                let made = make()?;
+                let numbers = match self.rehearses.get() {
+                    true => planned().into(),
+                    false => read_numbers(run, &made)?,
+                };
+                self.answers.borrow_mut().push(numbers.clone());
+                numbers
+            }
+        };
+        let planned = self.rehearses.get();
+        Ok(Told { numbers, planned })
     }
 
     fn beside(&self) -> bool {

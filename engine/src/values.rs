@@ -1,6 +1,7 @@
 //! What blocks hand on: the values of each micro-batch between blocks, their gradients, and what forwards have kept for backwards. These
 //! are shared handles and no declared memory of the program.
 
+use crate::groups::Answers;
 use crossweave_hal::{DType, HostBuffer, Stream, Tag};
 use crossweave_tensor::{Owed, Result, Shape, Tape, Tensor, Var, shape_error};
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub(crate) enum Spilled {
 pub(crate) struct Values {
     /// By unit and micro-batch.
     acts: Vec<Vec<Option<Act>>>,
+    /// What each forward was told of its exchanges, by which it is run again.
+    answers: Vec<Vec<Answers>>,
     /// What flows into the next block, by micro-batch.
     pub flow: Vec<Vec<Tensor>>,
     /// The gradient of what flowed out of the block before.
@@ -42,6 +45,7 @@ impl Values {
         let none = || (0..micro_batches).map(|_| None).collect();
         Values {
             acts: (0..units).map(|_| none()).collect(),
+            answers: vec![vec![vec![]; micro_batches]; units],
             flow: vec![vec![]; micro_batches],
             grads: (0..micro_batches).map(|_| None).collect(),
             spare: vec![],
@@ -51,6 +55,16 @@ impl Values {
     /// What a forward has kept.
     pub fn keep(&mut self, u: usize, m: usize, act: Option<Act>) {
         self.acts[u][m] = act;
+    }
+
+    /// Keeps what a forward was told.
+    pub fn told(&mut self, u: usize, m: usize, answers: Answers) {
+        self.answers[u][m] = answers;
+    }
+
+    /// What the forward of a unit was told, for the one that runs again.
+    pub fn answers(&mut self, u: usize, m: usize) -> Answers {
+        std::mem::take(&mut self.answers[u][m])
     }
 
     /// The tape of a unit, with its inputs and outputs.

@@ -91,7 +91,9 @@ fn stages(job: &Job, sizes: Sizes<'_>, by: Shares<'_>) -> Result<Option<Pipeline
         return Ok(None);
     }
     let units = job.units(&job.place(0))?;
-    let n = units.len() as u64;
+    // What only holds parameters for the unit behind it is counted with that.
+    let counted = units.iter().filter(|u| !u.lends).count();
+    let n = counted as u64;
     if stages > n {
         return Err(JobError::refused(
             format!(
@@ -115,20 +117,22 @@ fn stages(job: &Job, sizes: Sizes<'_>, by: Shares<'_>) -> Result<Option<Pipeline
         ));
     }
     if let Some(Layers::Each(each)) = mesh.layers() {
-        return given(&each, (n, stages), order).map(Some);
+        let spec = given(&each, (n, stages), order)?;
+        return Ok(Some(spec.with_lenders(&units)));
     }
     let weights = match (by, r.settings.run.balance()) {
         (Shares::Measured(speeds), _) => Some(speeds.to_vec()),
         (_, Some(Balance::Weights(w))) => Some(w),
         _ => None,
     };
-    Ok(Some(match weights {
+    let spec = match weights {
         Some(w) => {
             let each = slowest(job, &w, stages as u32, |p| p.at(Axis::Pp));
             PipelineSpec::weighted(&costs(&units, sizes), &each, order)
         }
         None => PipelineSpec::even_runs(n as u32, stages as u32, order, chunks as u32),
-    }))
+    };
+    Ok(Some(spec.with_lenders(&units)))
 }
 
 /// Runs of so many units each, of `n` in all over `stages` stages.
@@ -147,7 +151,7 @@ fn given(each: &[u64], (n, stages): (u64, u64), order: PipelineOrder) -> Result<
     })
 }
 
-/// What the units cost against each other: the elements of the matrices a token meets, its own and those it is tied to, and attention's look at
+/// What the units that are counted cost against each other: the elements of the matrices a token meets, its own and those it is tied to, and attention's look at
 /// the other tokens. The first unit looks rows up and multiplies nothing.
 fn costs(units: &[UnitDecl], (found, (batch, seq)): Sizes<'_>) -> Vec<f64> {
     let last = units.len() - 1;
@@ -170,5 +174,6 @@ fn costs(units: &[UnitDecl], (found, (batch, seq)): Sizes<'_>) -> Vec<f64> {
             }
         }
     };
-    (0..units.len()).map(one).collect()
+    let counted = (0..units.len()).filter(|u| !units[*u].lends);
+    counted.map(one).collect()
 }

@@ -368,7 +368,16 @@ impl Source {
             ));
         }
         let may = split::check(self.spec.model(), tp);
-        may.map_err(|e| JobError::refused(format!("mesh.tp: {}", e.what), e.fix))
+        may.map_err(|e| JobError::refused(format!("mesh.tp: {}", e.what), e.fix))?;
+        let ep = place.length(Axis::Ep).into();
+        if self.own.is_some() && ep > 1 {
+            return Err(JobError::refused(
+                "mesh.ep: units of the program have all experts on each rank",
+                "set it to 1",
+            ));
+        }
+        let may = split::experts(self.spec.model(), ep);
+        may.map_err(|e| JobError::refused(format!("mesh.ep: {}", e.what), e.fix))
     }
 
     /// From now on adapters are trained, and the weights stay. `key` names the targets in messages.

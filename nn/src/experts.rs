@@ -1,12 +1,17 @@
-//! A mixture of experts in a layer, all of them on each rank: a router, the products of its experts over the rows that come to them, and what
+//! A mixture of experts in a layer: a router, the products of its experts over the rows that come to them, and what
 //! the router's losses need, which travels behind the residual stream to the head.
+//!
+//! Ranks along `ep` have other experts each. Their stacks are then a unit of their own before the layer, which borrows them: other ranks share
+//! them than share the layer, and a unit has one set of owners.
 //!
 //! Values behind the residual stream: what the balance of experts is judged by (of all layers together their tally, else the sum of the layers'
 //! losses), figures of their load, and with a factor for it the sum of the layers' z-losses. Each layer with experts adds its own.
 
 use crate::desc::{self, Balance, Model, Tokens};
 use crate::parts::{Curve, Declare, activation};
-use crossweave_tensor::{Cx, Flow, Init, Param, Pointwise, Result, Scope, Var};
+use crossweave_tensor::{
+    Axis, Block, Builder, Cx, Flow, Init, Param, Pieces, Pointwise, Result, Scope, Unit, Var,
+};
 
 /// The work of an expert between its products.
 enum Between {
@@ -15,11 +20,39 @@ enum Between {
     Glu(Pointwise),
 }
 
+/// A unit that holds the stacks of a layer's experts.
+struct Stacks;
+
+impl Block for Stacks {
+    fn forward(&self, _: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
+        Ok(flow)
+    }
+}
+
+/// Declares the stacks of the experts of the layer at `prefix` as a unit of their own, cut over `ep`.
+pub fn stacks(b: &mut Builder, m: &Model, prefix: &str, e: &desc::Experts) {
+    b.unit_named(&format!("{prefix}.experts"), prefix, |u| {
+        for p in declared(u, m, e) {
+            u.split(p, Axis::Ep, 0, Pieces::Each);
+        }
+        u.lends();
+        Stacks
+    });
+}
+
+/// The first stack of the experts of a layer, and the last.
+fn declared(u: &mut Unit<'_>, m: &Model, e: &desc::Experts) -> [Param; 2] {
+    let up = [e.count, e.rows(), m.width];
+    let down = [e.count, m.width, e.width];
+    let [normal, residual] = [m.init.std, m.init.residual].map(|std| Init::Normal(std as f32));
+    [u.param(e.up, &up, normal), u.param(e.down, &down, residual)]
+}
+
 /// The experts of a layer.
 pub struct Experts {
     router: Param,
-    up: Param,
-    down: Param,
+    /// The first stack, and the last.
+    stacks: [Param; 2],
     chosen: u64,
     whole: bool,
     width: u64,
@@ -33,14 +66,15 @@ impl Experts {
         d: &mut Declare<'_, '_>,
         m: &Model,
         e: &desc::Experts,
-        residual: f32,
+        apart: bool,
     ) -> Experts {
-        let normal = Init::Normal(d.std);
         let router = format!("{}.weight", e.router);
-        let router = d.u.param(&router, &[e.count, m.width], normal);
-        let up = d.u.param(e.up, &[e.count, e.rows(), m.width], normal);
-        let down = [e.count, m.width, e.width];
-        let down = d.u.param(e.down, &down, Init::Normal(residual));
+        let router =
+            d.u.param(&router, &[e.count, m.width], Init::Normal(d.std));
+        let stacks = match apart {
+            true => [router; 2],
+            false => declared(d.u, m, e),
+        };
         let between = match activation(e.act) {
             _ if !e.gated => Between::Curve(Curve::of(e.act)),
             _ if e.act == desc::Act::Silu => Between::Swiglu,
@@ -48,13 +82,20 @@ impl Experts {
         };
         Experts {
             router,
-            up,
-            down,
+            stacks,
             chosen: e.chosen,
             whole: e.whole,
             width: e.width,
             between,
             balance: m.balance,
+        }
+    }
+
+    /// Borrows the stacks of the unit before ([`stacks`]), behind all that the layer has itself.
+    pub fn borrow(&mut self, u: &mut Unit<'_>, e: &desc::Experts) {
+        for (own, name) in self.stacks.iter_mut().zip([e.up, e.down]) {
+            let name = u.full_name(name);
+            *own = u.borrow(&name).unwrap_or(*own);
         }
     }
 
@@ -64,7 +105,15 @@ impl Experts {
         let probabilities = cx.softmax(scores)?;
         let (gates, routing) = cx.choose_experts(probabilities, self.chosen, self.whole)?;
         let rows = cx.dispatch(x, &routing)?;
-        let up = cx.expert_linear(rows, self.up, &routing)?;
+        let ways = match cx.env.groups.size(Axis::Ep) {
+            1 => None,
+            _ => Some(cx.spread_experts(&routing, Axis::Ep)?),
+        };
+        let (rows, by) = match &ways {
+            Some(ways) => (cx.to_experts(rows, ways)?, ways.grouped()),
+            None => (rows, routing.grouped()),
+        };
+        let up = cx.expert_linear(rows, self.stacks[0], &by)?;
         let h = match &self.between {
             Between::Curve(act) => act.run(cx, up)?,
             gated => {
@@ -75,7 +124,10 @@ impl Experts {
                 }
             }
         };
-        let down = cx.expert_linear(h, self.down, &routing)?;
+        let mut down = cx.expert_linear(h, self.stacks[1], &by)?;
+        if let Some(ways) = &ways {
+            down = cx.from_experts(down, ways)?;
+        }
         let y = cx.combine(down, gates, &routing, x)?;
         let Some(balance) = self.balance else {
             return Ok(y);

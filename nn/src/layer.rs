@@ -2,7 +2,7 @@
 
 use crate::context;
 use crate::desc::{self, Act, Around, Model, Order, Positions, Qkv, Up};
-use crate::experts::Experts;
+use crate::experts::{self, Experts};
 use crate::lora::{Adapter, Adapters};
 use crate::parts::{Curve, Declare, HeadNormed, Input, Lin, Normed, Several, activation};
 use crate::split::{self, Cut};
@@ -120,8 +120,13 @@ fn declare(
     place: &Place,
 ) {
     let mut shared = Shared::default();
+    let apart = place.length(Axis::Ep) > 1;
     for (i, l) in layers.iter().enumerate() {
-        b.unit(&format!("{prefix}.{i}"), |u| {
+        let name = format!("{prefix}.{i}");
+        if let Some(e) = l.experts.as_ref().filter(|_| apart) {
+            experts::stacks(b, m, &name, e);
+        }
+        b.unit(&name, |u| {
             let mut d = Declare::new(u, m.init.std, l.conv1d).over(place);
             let residual = m.init.residual as f32;
             let (around, a) = &l.attention;
@@ -140,12 +145,12 @@ fn declare(
                         let own = declared_mlp(d, m.width, mlp, residual, dropout);
                         (own, d.hidden_linear(weighs, [m.width, 2], d.std))
                     });
-                    let experts = Experts::declare(d, m, e, residual);
+                    let experts = Experts::declare(d, m, e, apart);
                     Feed::Experts(Box::new(Mixture { experts, beside }))
                 }
                 None => Feed::Mlp(declared_mlp(d, m.width, mlp, residual, dropout)),
             });
-            Layer {
+            let mut layer = Layer {
                 attention,
                 cross,
                 feed,
@@ -154,7 +159,13 @@ fn declare(
                 dropout: l.dropout,
                 factor: (l.factor != 0.0).then(|| Pointwise::scale(l.factor)),
                 adapters: d.adapters(all).1,
+            };
+            if let (Some(e), (_, Feed::Experts(mixture))) = (&l.experts, &mut layer.feed)
+                && apart
+            {
+                mixture.experts.borrow(u, e);
             }
+            layer
         });
     }
 }

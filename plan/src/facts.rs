@@ -111,7 +111,11 @@ pub struct Moves {
     pub within: u32,
     /// Members of the group.
     pub ranks: u32,
-    /// The elements that go to and come from single members, where these are not alike for all.
+    /// The elements follow from data, as many as said where ranks have equally many, and so many at most; 0: they are known.
+    pub most: u64,
+    /// Made by the first forward of a micro-batch only, and not where it runs again.
+    pub once: bool,
+    /// The elements that go to and come from single members, where these are not alike for all and do not follow from data.
     pub peers: Vec<Peer>,
 }
 
@@ -135,7 +139,11 @@ impl Said {
     }
     /// The same of two members, whatever numbers of elements they exchange with single ones.
     pub(crate) fn is_alike(&self, other: &Said) -> bool {
-        let has_peers = |s: &Said| s.moves.as_ref().is_some_and(|m| !m.peers.is_empty());
+        // What follows from data is compared as an exchange, and not by its size.
+        let has_peers = |s: &Said| {
+            let moves = s.moves.as_ref();
+            moves.is_some_and(|m| !m.peers.is_empty() || m.most > 0)
+        };
         let (Some(a), Some(b)) = (&self.moves, &other.moves) else {
             return self == other;
         };

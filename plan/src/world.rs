@@ -306,7 +306,11 @@ impl<'a> World<'a> {
         let again = |s: &&Said| s.moves.as_ref().is_some_and(|m| m.again);
         // A backward behind a recomputation has what that has gathered.
         let anew = said.iter().any(again) && self.is_recomputed(rank, op);
-        said.into_iter().filter(move |s| !(anew && again(s)))
+        // And a forward that runs again what the first was told.
+        let known = matches!(op, StepKind::Recompute { .. });
+        let once = |s: &&Said| s.moves.as_ref().is_some_and(|m| m.once);
+        said.into_iter()
+            .filter(move |s| !(anew && again(s) || known && once(s)))
     }
 
     /// Returns true if the values that a backward reads were computed once more before it.

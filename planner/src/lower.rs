@@ -124,7 +124,9 @@ fn gathers_matrices(
     let mut some = false;
     for (p, recipe) in params.zip(recipes.iter().flatten()) {
         let whole = recipe.filter(|r| r.optimizer.wants_whole());
-        let Some(r) = whole.filter(|_| !p.held.part.is_whole()) else {
+        // Of a stack of experts each is a matrix of its own.
+        let experts = p.shape.rank() == 3 && p.local().dims()[1..] == p.shape.dims()[1..];
+        let Some(r) = whole.filter(|_| !p.held.part.is_whole() && !experts) else {
             continue;
         };
         some = true;

@@ -29,6 +29,10 @@ pub struct Link {
     pub again: bool,
     /// So many consecutive ranks of the axis take part, this among them; 0: all.
     pub within: u32,
+    /// The number of elements follows from data, and is so many at most; 0: it is known.
+    pub most: u64,
+    /// Made by the first forward only, and not where it runs again.
+    pub once: bool,
 }
 
 impl Link {
@@ -40,6 +44,8 @@ impl Link {
             lane: Lane::Compute,
             again: false,
             within: 0,
+            most: 0,
+            once: false,
         }
     }
 
@@ -266,7 +272,7 @@ pub struct Said {
     pub dtype: DType,
     /// Ranks along the axis.
     pub ranks: u32,
-    /// What goes to and comes from single ranks, where that is not alike for all.
+    /// What goes to and comes from single ranks, where that is not alike for all and does not follow from data.
     pub peers: Vec<Peer>,
 }
 
@@ -296,7 +302,10 @@ impl Said {
             elements: all.iter().map(Exchange::elements).sum(),
             dtype: first.tensors().0.dtype(),
             ranks: place[1],
-            peers: all.iter().flat_map(|e| e.peers(place)).collect(),
+            peers: match on.most {
+                0 => all.iter().flat_map(|e| e.peers(place)).collect(),
+                _ => vec![],
+            },
         })
     }
 }

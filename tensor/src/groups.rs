@@ -6,6 +6,27 @@ use crate::{Run, Tensor};
 use crossweave_hal::abi::op;
 use crossweave_mesh::{Axis, Place};
 use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Numbers by which ranks exchange something, as the host has them.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// The numbers.
+    pub numbers: Arc<[i32]>,
+    /// They are those of a plan: nothing was read, and there is to be room for more.
+    pub planned: bool,
+}
+
+/// Reads i32 numbers from the device; the host waits for them, and other streams go on.
+///
+/// # Errors
+/// The device.
+pub fn read_numbers(run: &Run<'_>, t: &Tensor) -> Result<Arc<[i32]>> {
+    let mut bytes = vec![0u8; t.extent() as usize];
+    run.stream().read(t.region(), &mut bytes)?;
+    let words = bytes.as_chunks::<4>().0.iter();
+    Ok(words.map(|w| i32::from_le_bytes(*w)).collect())
+}
 
 /// The groups of ranks with which a block communicates, by mesh axis. A group of one is a real group.
 pub trait Groups {
@@ -29,6 +50,22 @@ pub trait Groups {
     /// The device.
     fn settle(&self, _run: &Run<'_>) -> Result<()> {
         Ok(())
+    }
+    /// Returns numbers of exchanges that follow from data: `make` has them made on the device, and the host reads them; where a forward runs again they
+    /// are those of its first run, and none are made. A dry run takes those that are `planned`.
+    ///
+    /// # Errors
+    /// What `make` fails with; the device.
+    fn told(
+        &self,
+        run: &Run<'_>,
+        make: &dyn Fn() -> Result<Tensor>,
+        _planned: &dyn Fn() -> Vec<i32>,
+    ) -> Result<Told> {
+        Ok(Told {
+            numbers: read_numbers(run, &make()?)?,
+            planned: false,
+        })
     }
     /// Sums `t` over an axis in place.
     ///
@@ -150,6 +187,19 @@ impl Groups for Rehearsed {
             self.travels.borrow_mut().extend(touched);
         }
         Ok(())
+    }
+
+    fn told(
+        &self,
+        _: &Run<'_>,
+        make: &dyn Fn() -> Result<Tensor>,
+        planned: &dyn Fn() -> Vec<i32>,
+    ) -> Result<Told> {
+        make()?;
+        Ok(Told {
+            numbers: planned().into(),
+            planned: true,
+        })
     }
 
     fn beside(&self) -> bool {

@@ -35,19 +35,20 @@ pub use decompose::Decompositions;
 pub use env::{Batch, Env, GradSink, IGNORED, RngKey};
 pub use error::{Error, Result, shape_error};
 pub use exchange::{Exchange, Lane, Link, Peer, Said, check_exchange};
-pub use groups::{Groups, NoGroups, Rehearsed};
+pub use groups::{Groups, NoGroups, Rehearsed, Told, read_numbers};
 pub use ops::activation::Activation;
 pub use ops::attention::{AttentionExtras, AttentionSpec};
 pub use ops::balance::Scope;
 pub use ops::distill::Distillation;
 pub use ops::dropout::{Lies, dropout_of};
 pub use ops::embedding::Lookup;
-pub use ops::experts::Routing;
+pub use ops::experts::{Grouped, Routing};
 pub use ops::head_norm::head_norm_over;
 pub use ops::linear::{linear_scaled, linear_summand};
 pub use ops::norm::NormForm;
 pub use ops::norm_over::RmsNormOver;
 pub use ops::pointwise::Pointwise;
+pub use ops::spread::Spread;
 pub use ops::vocabulary::Vocabulary;
 pub use param::{
     Builder, Group, Images, Init, Param, ParamDecl, Pieces, Split, Unit, UnitDecl, place_on,

@@ -210,6 +210,8 @@ pub struct UnitDecl {
     pub hidden_over: AxisSet,
     /// How rows are cut over the ranks that have other tokens of them ([`crate::Batch::rows`]).
     pub rows: RowCut,
+    /// It holds parameters for the next unit and hands on what flows: it is counted with that unit ([`Unit::lends`]).
+    pub lends: bool,
     /// The code.
     pub block: Arc<dyn Block>,
 }
@@ -266,10 +268,12 @@ impl Builder {
             borrowed: vec![],
             consts: vec![],
             images: None,
+            lends: false,
             earlier: &self.units,
         };
         let block = make(&mut u);
         let (params, borrowed, consts, images) = (u.params, u.borrowed, u.consts, u.images);
+        let lends = u.lends;
         self.units.push(UnitDecl {
             name: name.to_string(),
             params,
@@ -279,6 +283,7 @@ impl Builder {
             place: Place::alone(),
             hidden_over: AxisSet::NONE,
             rows: RowCut::default(),
+            lends,
             block: Arc::new(block),
         });
     }
@@ -296,6 +301,7 @@ pub struct Unit<'a> {
     borrowed: Vec<(usize, usize)>,
     consts: Vec<(Shape, Arc<[f32]>)>,
     images: Option<Images>,
+    lends: bool,
     earlier: &'a [UnitDecl],
 }
 
@@ -349,6 +355,11 @@ impl Unit<'_> {
     pub fn constant(&mut self, shape: &[u64], values: Arc<[f32]>) -> usize {
         self.consts.push((Shape::new(shape), values));
         self.consts.len() - 1
+    }
+    /// The unit does nothing but hold parameters for the next one, whose ranks share them otherwise than its own: pipelines keep the two together,
+    /// and numbers that count units, such as those of randomness, pass over it.
+    pub fn lends(&mut self) {
+        self.lends = true;
     }
     /// The unit reads images of a sample.
     pub fn reads(&mut self, images: Images) {

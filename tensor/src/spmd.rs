@@ -334,6 +334,25 @@ impl Check {
         y
     }
 
+    /// Products of rows with the experts that they were given to: rows that went to the ranks that have these (V) with cut stacks, all others with
+    /// whole ones.
+    pub(crate) fn of_experts(&mut self, x: Spmd, p: usize) -> Spmd {
+        let param = self.param(p);
+        for i in 0..AXES.len() {
+            let (axis, (ty, dim)) = (AXES[i], param.along[i]);
+            match (x[i], ty) {
+                (Ty::V, Ty::V) if dim == 0 => {}
+                (_, Ty::I) if x[i] != Ty::V || axis != Axis::Ep => {}
+                (a, b) => self.fault(format!(
+                    "expert_linear on {axis}: rows {a:?}, stack {b:?} split on {dim} (give rows to the ranks that have their experts): {}",
+                    param.name
+                )),
+            }
+            self.hold("expert_linear", p, i, x[i] != Ty::I);
+        }
+        x
+    }
+
     /// A mean over predictions: of those here, where ranks have other ones.
     pub(crate) fn mean(&mut self, op: &str, x: Spmd) -> Spmd {
         let y = self.same(op, &[x], false);

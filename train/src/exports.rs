@@ -37,7 +37,7 @@ pub fn for_ranks(dir: &Path, out: &Path, ranks: u32, stage: Option<u8>) -> Resul
     if state["config"]["mesh"].is_object() {
         state["config"]["mesh"]["dp"] = ranks.into();
         // Each of these ranks has a slice of every whole unit.
-        for axis in ["pp", "tp", "cp"] {
+        for axis in ["pp", "tp", "cp", "ep"] {
             state["config"]["mesh"][axis] = 1.into();
         }
         state["config"]["mesh"]["pp_layers"] = "even".into();

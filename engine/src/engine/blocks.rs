@@ -3,6 +3,7 @@
 use super::Engine;
 use crate::blocks::as_rehearsed;
 use crate::caches::Work;
+use crate::groups::Answers;
 use crate::values::Act;
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType};
@@ -27,11 +28,12 @@ impl Engine {
         RngKey {
             seed: self.lowered.spec.seed,
             step: self.step,
-            unit: u as u32,
+            unit: self.blocks.number(u),
             first_sequence,
         }
     }
 
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn forward(
         &mut self,
         u: usize,
@@ -40,10 +42,11 @@ impl Engine {
         data: &Batch,
         first: u64,
         keep: Keep,
+        answers: Answers,
     ) -> Tensors<(Act, Vec<Tensor>)> {
         let work = Work::Block(u, part);
         let cache = self.cache(work);
-        let out = self.forward_on(u, ins, data, first, keep, true, &cache);
+        let out = self.forward_on(u, ins, data, first, keep, true, answers, &cache);
         self.keep_cache(work, cache);
         out
     }
@@ -57,10 +60,11 @@ impl Engine {
         first_sequence: u64,
         keep: Keep,
         training: bool,
+        answers: Answers,
         cache: &RefCell<KernelCache>,
     ) -> Tensors<(Act, Vec<Tensor>)> {
         self.wait_units(u)?;
-        self.groups.serve(u, self.blocks.units.len());
+        self.groups.serve(u, self.blocks.units.len(), answers);
         let run =
             Run::new(&self.lanes.compute, &Decompositions, cache).one_by_one(self.scattered(u));
         let params = self.views(u)?;
@@ -149,7 +153,7 @@ impl Engine {
         let cache = self.cache(work);
         let run =
             Run::new(&self.lanes.compute, &Decompositions, &cache).one_by_one(self.scattered(u));
-        self.groups.serve(u, self.blocks.units.len());
+        self.groups.serve(u, self.blocks.units.len(), vec![]);
         let grads = self.grads(u, wholes)?;
         let written: Vec<Rc<Cell<bool>>> = adds.iter().map(|a| Rc::new(Cell::new(*a))).collect();
         // Gradients of weights are made without the weights, which are nowhere whole by then.

@@ -264,7 +264,7 @@ impl Engine {
         for u in units {
             let cache = RefCell::new(KernelCache::default());
             self.gather_for_eval(u)?;
-            let (_, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
+            let (_, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, vec![], &cache)?;
             self.release_after_eval(u)?;
             flow = outs;
         }
@@ -303,7 +303,7 @@ impl Engine {
         for u in 0..self.blocks.units.len() {
             let cache = RefCell::new(KernelCache::default());
             self.gather_for_eval(u)?;
-            let (act, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
+            let (act, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, vec![], &cache)?;
             self.release_after_eval(u)?;
             acts.push(act);
             flow = outs;
@@ -349,7 +349,7 @@ impl Engine {
                 }
             }
             let rooms: Vec<_> = units.iter().filter_map(|o| wholes[*o].clone()).collect();
-            self.groups.serve(u, self.blocks.units.len());
+            self.groups.serve(u, self.blocks.units.len(), vec![]);
             let grads = self.grads(u, &rooms)?;
             let flag = |(o, i): (usize, usize)| Rc::new(Cell::new(written[o][i]));
             let flags: Vec<Rc<Cell<bool>>> = each().map(flag).collect();

@@ -83,12 +83,10 @@ impl Bootstrap for Nobody {
 /// The plan breaks a law ([`prepare`]), or the device refuses a buffer or an op ([`Engine::new`]).
 pub fn rehearsal(null: &Device, units: Units, spec: &RankSpec, dry: &Dry) -> Result<Engine> {
     let lowered = prepare(null, spec, &units, dry)?;
-    Engine::new(
-        Devices::rehearsal(null),
-        lowered,
-        units,
-        Links::new(&Nobody),
-    )
+    let devices = Devices::rehearsal(null);
+    let engine = Engine::new(devices, lowered, units, Links::new(&Nobody))?;
+    engine.groups.rehearse();
+    Ok(engine)
 }
 
 /// Walks `steps` steps of an engine on tokens that are all 0, and calls `after` at the end of each. On the null device this costs

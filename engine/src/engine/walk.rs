@@ -271,7 +271,10 @@ impl Engine {
                     PlanKeep::Input => Some(Act::Inputs(ins.clone(), None)),
                     _ => None,
                 };
-                let (act, outs) = self.forward(u, part, ins, &data[m], first, tape_keep(keep))?;
+                let keeps = tape_keep(keep);
+                let (act, outs) =
+                    self.forward(u, part, ins, &data[m], first, keeps, vec![])?;
+                self.values.told(u, m, self.groups.answers());
                 let act = match keep {
                     PlanKeep::Input => kept,
                     PlanKeep::Nothing => None,
@@ -286,7 +289,9 @@ impl Engine {
             Part::Recompute => {
                 let kept = self.values.inputs(u, m)?;
                 let ins = gathered(&self.lanes.compute, &self.groups, kept)?;
-                let (act, _) = self.forward(u, part, ins, &data[m], first, Keep::Everything)?;
+                let answers = self.values.answers(u, m);
+                let (act, _) =
+                    self.forward(u, part, ins, &data[m], first, Keep::Everything, answers)?;
                 self.values.keep(u, m, Some(act));
             }
             Part::Backward | Part::InputGrad | Part::WeightGrad => {

@@ -1,5 +1,5 @@
 //! Which models can be cut over how many ranks (tensor parallelism): each rank has whole heads, an equal part of the inner width,
-//! and rows of the vocabulary. And whose rows can be cut (sequence and context parallelism).
+//! and rows of the vocabulary. And whose rows can be cut (sequence and context parallelism), and whose experts ranks can have some each of.
 
 use crate::desc::{Attention, Layer, Model, NormKind, Over, Positions, Qkv};
 
@@ -61,6 +61,35 @@ pub fn check(model: &Model, tp: u64) -> std::result::Result<(), SplitError> {
         ),
         None => Ok(()),
     }
+}
+
+/// Can `ep` ranks have as many of the experts each?
+///
+/// # Errors
+/// A model without experts; a number of them that is not divided.
+pub fn experts(model: &Model, ep: u64) -> std::result::Result<(), SplitError> {
+    let counts: Vec<u64> = model.routed().map(|e| e.count).collect();
+    let (what, fix) = match counts.iter().find(|n| !n.is_multiple_of(ep.max(1))) {
+        _ if ep <= 1 => return Ok(()),
+        None if !counts.is_empty() => return Ok(()),
+        None => (
+            "the model has no experts that ranks could have some each of".into(),
+            "set it to 1, or put experts into the model with model.moe".into(),
+        ),
+        Some(count) => {
+            let divide = |n: &u64| counts.iter().all(|c| c.is_multiple_of(*n));
+            let fits = (1..=*count).filter(divide).map(|n| n.to_string());
+            let fits: Vec<String> = fits.collect();
+            (
+                format!("{ep} ranks do not divide the {count} experts of a layer"),
+                format!(
+                    "set it to a number that divides those of every layer: {}",
+                    fits.join(", ")
+                ),
+            )
+        }
+    };
+    Err(SplitError { what, fix })
 }
 
 /// Can the tokens of rows be cut over `tp` ranks between attention and MLP (sequence parallelism)?

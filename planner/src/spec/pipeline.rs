@@ -6,7 +6,7 @@ use crossweave_hal::DType;
 use crossweave_parallel::schedule::Order;
 use crossweave_parallel::timeline::{Cost, Timeline};
 use crossweave_parallel::work::in_flight;
-use crossweave_plan::{PipelineStage, Runs};
+use crossweave_plan::{PipelineStage, Run, Runs};
 use crossweave_tensor::{Shape, UnitDecl};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -63,6 +63,22 @@ impl PipelineSpec {
         PipelineSpec {
             runs: Runs::one_each(divide(costs, weights)),
             order,
+        }
+    }
+
+    /// The same where units that hold parameters for the next are not counted yet: each goes with that one.
+    pub fn with_lenders(self, units: &[UnitDecl]) -> PipelineSpec {
+        // The units behind which each of those that are counted ends.
+        let counted = units.iter().zip(1u32..).filter(|(unit, _)| !unit.lends);
+        let ends: Vec<u32> = [0].into_iter().chain(counted.map(|(_, end)| end)).collect();
+        let end = |n: u32| ends.get(n as usize).copied().unwrap_or(n);
+        let run = |r: &Run| Run {
+            stage: r.stage,
+            units: end(r.units.start)..end(r.units.end),
+        };
+        PipelineSpec {
+            runs: self.runs.iter().map(run).collect::<Vec<_>>().into(),
+            order: self.order,
         }
     }
 

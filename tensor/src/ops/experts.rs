@@ -29,8 +29,21 @@ pub struct Routing {
     token: Tensor,
     /// The place behind the last of each expert, `[E]`.
     ends: Tensor,
+    /// The choices of each expert, `[E]`.
+    pub(super) counts: Tensor,
     /// Tokens, choices of each, and experts.
     pub(super) sizes: [u64; 3],
+}
+
+/// Rows in the order of their experts, and where those of each end.
+#[derive(Clone)]
+pub struct Grouped {
+    /// The place behind the last row of each expert, i32 `[E]`.
+    pub(super) ends: Tensor,
+    /// Rows that there is room for: behind the last group there may be some that are nothing.
+    pub(super) rows: u64,
+    /// Experts.
+    pub(super) experts: u64,
 }
 
 pub(crate) struct Node {
@@ -49,7 +62,7 @@ enum Kind {
     /// `x`: its rows in the order of experts.
     Dispatch(Routing),
     /// Rows in that order: the product of each with the weight of its expert.
-    Product(Param, Routing),
+    Product(Param, Grouped),
     /// Rows in that order and gates: the sum of each token's.
     Combine(Routing),
 }
@@ -86,7 +99,7 @@ pub(super) fn whole(run: &Run<'_>, value: u64, n: u64) -> Result<Tensor> {
 }
 
 /// Rows of a table by their numbers.
-fn gather(run: &Run<'_>, to: &Tensor, table: &Tensor, index: &Tensor) -> Result<()> {
+pub(super) fn gather(run: &Run<'_>, to: &Tensor, table: &Tensor, index: &Tensor) -> Result<()> {
     let p = op::IndexParams::default();
     let o = [Some(to), Some(table), Some(index)];
     run.launch(op::GATHER_ROWS, &o, p.as_bytes(), &[])
@@ -170,13 +183,23 @@ impl Routing {
             place,
             token,
             ends,
+            counts,
             sizes,
         })
     }
 
     /// Rows in the order of experts.
-    fn rows(&self) -> u64 {
+    pub(super) fn rows(&self) -> u64 {
         self.sizes[0] * self.sizes[1]
+    }
+
+    /// The rows of this rank's tokens by their experts.
+    pub fn grouped(&self) -> Grouped {
+        Grouped {
+            ends: self.ends.clone(),
+            rows: self.rows(),
+            experts: self.sizes[2],
+        }
     }
 
     /// The places of choices in a table `[n, E]`.
@@ -290,9 +313,9 @@ impl Cx<'_> {
     }
 
     /// `y_i = W[e] x_i` for the rows of each expert `e`, of one stack of weights `[E, out, in]`.
-    pub fn expert_linear(&mut self, x: Var, w: Param, routing: &Routing) -> Result<Var> {
+    pub fn expert_linear(&mut self, x: Var, w: Param, by: &Grouped) -> Result<Var> {
         let (xv, wv, run) = (self.val(x)?, self.param(w)?, self.env.run);
-        let ([_, _, e], rows) = (routing.sizes, routing.rows());
+        let (e, rows) = (by.experts, by.rows);
         let (&[n, d], &[experts, out, input]) = (xv.shape().dims(), wv.shape().dims()) else {
             return shape_error(format!(
                 "expert_linear: input {xv:?} against weights {wv:?}"
@@ -304,12 +327,10 @@ impl Cx<'_> {
             ));
         }
         let y = run.empty([n, out], xv.dtype())?;
-        let o = [&y, xv, wv, &routing.ends].map(Some);
+        let o = [&y, xv, wv, &by.ends].map(Some);
         run.launch(op::GROUPED_MATMUL, &o, none().as_bytes(), &[])?;
-        let out = noted(self, vec![x], y, Kind::Product(w, routing.clone()));
-        self.typed(out, |c| {
-            c.linear(c.vals[x.0 as usize], (&[w.0.into()], &[]), 1, None)
-        });
+        let out = noted(self, vec![x], y, Kind::Product(w, by.clone()));
+        self.typed(out, |c| c.of_experts(c.vals[x.0 as usize], w.0.into()));
         Ok(out)
     }
 
@@ -475,7 +496,7 @@ impl Node {
                 run.launch(op::SCATTER_ADD_ROWS, &o, p.as_bytes(), &[])?;
                 b.give(x, cast(run, &sums, dtype)?)
             }
-            Kind::Product(w, routing) => {
+            Kind::Product(w, by) => {
                 let xv = b.val(x, nodes)?;
                 let i = w.0 as usize;
                 if env.grads.wants(i) {
@@ -484,7 +505,7 @@ impl Node {
                         flags: if add { op::FLAG_ACCUM } else { 0 },
                         ..Default::default()
                     };
-                    let o = [dw, &dy, &xv, &routing.ends].map(Some);
+                    let o = [dw, &dy, &xv, &by.ends].map(Some);
                     run.launch(op::GROUPED_MATMUL_DW, &o, p.as_bytes(), &[])?;
                 }
                 let wv = &env.params[i];
@@ -494,7 +515,7 @@ impl Node {
                 let turned =
                     wv.strided([e, input, out], &[(out * input) as i64, 1, input as i64], 0);
                 let dx = run.empty(*xv.shape(), xv.dtype())?;
-                let o = [&dx, &dy, &turned, &routing.ends].map(Some);
+                let o = [&dx, &dy, &turned, &by.ends].map(Some);
                 run.launch(op::GROUPED_MATMUL, &o, none().as_bytes(), &[])?;
                 b.give(x, dx)
             }

@@ -24,6 +24,7 @@ pub mod repeat;
 pub mod ring;
 mod ring_parts;
 pub mod rope;
+pub mod spread;
 pub mod split;
 pub mod vocabulary;
 mod vocabulary_loss;
@@ -58,6 +59,7 @@ pub(crate) enum OpNode {
     Xent(xent::Node),
     Transition(comm::Node),
     Experts(Box<experts::Node>),
+    Spread(Box<spread::Node>),
     Balance(balance::Node),
     Custom(custom::Node),
 }
@@ -88,6 +90,7 @@ impl OpNode {
             OpNode::Xent(n) => n.backward(b, nodes),
             OpNode::Transition(n) => n.backward(b, nodes),
             OpNode::Experts(n) => n.backward(b, nodes),
+            OpNode::Spread(n) => n.backward(b),
             OpNode::Balance(n) => n.backward(b, nodes),
             OpNode::Custom(n) => n.backward(b, nodes),
         }
@@ -125,6 +128,7 @@ impl OpNode {
             OpNode::Xent(n) => vec![n.logits],
             OpNode::Transition(n) => vec![n.x],
             OpNode::Experts(n) => n.ins.clone(),
+            OpNode::Spread(n) => vec![n.x],
             OpNode::Balance(n) => vec![n.x],
             OpNode::Custom(n) => n.ins.clone(),
         }
@@ -155,6 +159,7 @@ impl OpNode {
             OpNode::Xent(n) => Some(n.out),
             OpNode::Transition(n) => Some(n.out),
             OpNode::Experts(n) => Some(n.out),
+            OpNode::Spread(n) => Some(n.out),
             OpNode::Balance(n) => Some(n.out),
             OpNode::Custom(n) => Some(n.out),
         }]

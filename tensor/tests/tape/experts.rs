@@ -10,10 +10,10 @@ fn mixture(cx: &mut Cx<'_>, x: Var, k: u64, whole: bool) -> Result<[Var; 3]> {
     let probabilities = cx.softmax(scores)?;
     let (gates, routing) = cx.choose_experts(probabilities, k, whole)?;
     let rows = cx.dispatch(x, &routing)?;
-    let up = cx.expert_linear(rows, p(1), &routing)?;
+    let up = cx.expert_linear(rows, p(1), &routing.grouped())?;
     let parts = cx.split(up, &[3, 3])?;
     let h = cx.swiglu(parts[0], parts[1])?;
-    let down = cx.expert_linear(h, p(2), &routing)?;
+    let down = cx.expert_linear(h, p(2), &routing.grouped())?;
     let y = cx.combine(down, gates, &routing, x)?;
     let tally = cx.tally(probabilities, &routing, Scope::Sequence)?;
     Ok([y, tally, scores])
@@ -156,7 +156,7 @@ fn a_mixture_by_hand() {
             let probabilities = cx.softmax(scores)?;
             let (gates, routing) = cx.choose_experts(probabilities, k, whole)?;
             let rows = cx.dispatch(x[0], &routing)?;
-            let y = cx.expert_linear(rows, p(1), &routing)?;
+            let y = cx.expert_linear(rows, p(1), &routing.grouped())?;
             cx.combine(y, gates, &routing, x[0])
         };
         lab.run(&c, &params, &[vec![0.5]], None, &f).unwrap().out[0]
@@ -203,6 +203,6 @@ fn what_does_not_fit_is_an_error() {
         let scores = cx.router_scores(x[0], p(0))?;
         let (_, routing) = cx.choose_experts(scores, 2, false)?;
         let rows = cx.dispatch(x[0], &routing)?;
-        cx.expert_linear(rows, p(2), &routing)
+        cx.expert_linear(rows, p(2), &routing.grouped())
     });
 }

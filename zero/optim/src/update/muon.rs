@@ -34,19 +34,20 @@ pub(super) fn update(s: &Step<'_, '_>, m: &Muon) {
     }
 }
 
-/// The matrices of a parameter: of a stack of experts each is one of its own, and none of them is cut.
+/// The matrices of a parameter: of a stack of experts each is one of its own, and none of them is cut, of which a rank may have some.
 fn matrices(part: &Part, packed: u64) -> Vec<Matrix> {
     let (dims, whole) = (part.held.dims(), part.held.shape());
-    let count = match *whole {
+    let stacked = |dims: &[u64]| match *dims {
         [experts, _, _] => experts.max(1),
         _ => 1,
     };
+    let (count, experts) = (stacked(&dims), stacked(whole));
     let matrix = |dims: &[u64], len: u64| {
         let cols = dims.last().copied().unwrap_or(1).max(1);
         [len / cols, cols]
     };
     let len = part.len / count;
-    let all = whole.iter().product::<u64>() / count;
+    let all = whole.iter().product::<u64>() / experts;
     let each = 0..count;
     let one = |k| Matrix {
         at: part.at + k * len,
