@@ -102,7 +102,7 @@ const MESH: Table = Table {
             1,
             "1",
             "ranks over which the experts of a layer are spread, as many on each, which tokens go to and come back from (docs/moe.md): they are carved from the dp x cp x tp ranks of a stage, dp x cp x tp = edp x ep x etp, and add none",
-        ).words(&["expert_parallel_size", "mesh.expert"]),
+        ).free().words(&["expert_parallel_size", "mesh.expert"]),
         int(
             "etp",
             1,

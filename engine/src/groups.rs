@@ -17,6 +17,8 @@ const ENDS: [CommTag; 2] = ["table", "head"];
 const LOSS: CommTag = "loss";
 /// The op of a block that sums that loss.
 const LOSS_OP: &str = "cross_entropy";
+/// The same for rows that go to the ranks of their experts and come back.
+const EXPERTS: CommTag = "experts";
 
 /// Numbers that the forward of a block has read of the device, in order: what it exchanges.
 pub(crate) type Answers = Vec<Arc<[i32]>>;
@@ -99,6 +101,7 @@ impl MeshGroups {
     fn tag(&self, on: &Link) -> CommTag {
         match on.op {
             LOSS_OP => LOSS,
+            _ if on.axis == Axis::Ep => EXPERTS,
             _ => self.about.get(),
         }
     }

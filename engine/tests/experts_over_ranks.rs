@@ -52,8 +52,10 @@ fn mixtral(experts: u64, chosen: u64) -> ModelSpec {
 
 /// Llama with experts and losses of sequences, and GPT-2 with dropout, whose first layer has an MLP beside them and whose last has none.
 fn models() -> [ModelSpec; 3] {
-    let sequence = json!({"experts": "4,8", "top_k": 2, "width": 6, "aux_loss_coef": 0.1, "z_loss_coef": 0.01});
-    let residual = json!({"experts": "8,0", "top_k": 3, "width": 6, "normalize": false, "residual": true});
+    let sequence = json!({"experts": "4,8", "top_k": 2, "width": 6, "normalize": true, "aux_loss_coef": 0.1,
+        "aux_loss_scope": "sequence", "z_loss_coef": 0.01});
+    let residual = json!({"experts": "8,0", "top_k": 3, "width": 6, "normalize": false, "aux_loss_coef": 0.01,
+        "aux_loss_scope": "micro_batch", "z_loss_coef": 0.0, "residual": true});
     [
         mixtral(4, 2),
         with_experts(&llama(2), sequence),
@@ -170,7 +172,7 @@ fn experts_over_ranks_train_as_on_each_rank_in_every_layout() {
 /// What ranks have said of rows and of counts.
 fn lines<'a>(o: &'a Outcome, rank: usize, kind: &str) -> &'a CollectiveLine {
     let all = o.ledgers[rank].collectives.iter();
-    let mut of = all.filter(|c| of_blocks(c, "ep") && c.kind == kind);
+    let mut of = all.filter(|c| (&*c.group, &*c.tag, &*c.kind) == ("ep", "experts", kind));
     let line = of.next().unwrap();
     assert!(of.next().is_none());
     line
@@ -191,6 +193,8 @@ fn ranks_say_what_the_formula_counts() {
                 ..over(&spec(4, micro_batches), ep as u32)
             };
             let tokens = s.rows.tokens();
+            let read = |o: &Outcome, rank: usize| o.ledgers[rank].memory.to_host["staging"];
+            let figures = read(&train(&w, &model, &spec(4, micro_batches), steps), 0);
             let got = train(&w, &Spread(model.clone(), ep as u32), &s, steps);
             let runs = steps * u64::from(micro_batches) * layers;
             // As many rows leave for each other rank as come from it.
@@ -202,9 +206,8 @@ fn ranks_say_what_the_formula_counts() {
                 let counts = lines(&got, rank, "all_to_all");
                 assert_eq!(counts.calls, runs);
                 assert_eq!(counts.elements, runs * experts);
-                let read = &got.ledgers[rank].memory.to_host;
-                let words: u64 = 2 * experts * runs;
-                assert_eq!(read.get("staging").copied(), Some(4 * words), "{read:?}");
+                // Beside the figures of steps.
+                assert_eq!(read(&got, rank), figures + 4 * 2 * experts * runs);
             }
         }
     }

@@ -14,6 +14,7 @@ mod drawn_families;
 mod end;
 mod ended;
 mod estimates;
+mod experts_over_ranks;
 mod explain;
 mod families;
 mod faults;

@@ -244,9 +244,6 @@ fn what_experts_cannot_do_is_refused_by_key() {
         .set("mesh.tp=2")
         .refused(&["mesh.tp", "experts are whole", "fix: "]);
     job()
-        .set("mesh.ep=2")
-        .refused(&["mesh.ep", "not available"]);
-    job()
         .set("mesh.etp=2")
         .refused(&["mesh.etp", "not available"]);
     let new = |moe: Value| {

@@ -221,6 +221,12 @@ fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Model> {
 /// # Errors
 /// A config that is wrong.
 pub fn of_job(name: &str, job: Job, parts: Vec<Part>) -> Result<Subject> {
+    if job.resolved.mesh.length(Axis::Ep) > 1 {
+        return Err(JobError::refused(
+            "mesh.ep: these formulas know no experts that lie over other ranks than the rest of a layer",
+            "look at `crossweave plan`, which rehearses the ranks",
+        ));
+    }
     let ranks = job.ranks.into();
     let cuts_tokens = job.cuts_tokens(&job.place(0))?;
     let Job {

@@ -319,7 +319,7 @@ impl Rehearsed<'_> {
         };
         let judged = verdict::Rank {
             job: known,
-            units: engine.unit_sizes(),
+            units: rank::shared(known, &engine),
             alone,
         };
         Ok((figures, judged))

@@ -9,9 +9,10 @@ use crossweave_mesh::Axis;
 use crossweave_plan::{Facts, Peak, Plan, StepKind};
 use crossweave_tensor::UnitDecl;
 use crossweave_zero::ZeroStage;
-use crossweave_zero::estimate::{Traffic, held, padded};
+use crossweave_zero::estimate::{States, Traffic, held, padded};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::ops::Add;
 
 /// What a rank trains.
 #[derive(Clone, Debug, Serialize)]
@@ -195,9 +196,10 @@ pub struct Part {
 }
 
 /// Tags of the ledger with what is moved under them: within blocks, and between stages.
-const PURPOSES: [(&str, [&str; 2]); 12] = [
+const PURPOSES: [(&str, [&str; 2]); 13] = [
     ("activation", ["layers", "hidden states"]),
     ("activation_grad", ["layers", "gradients of hidden states"]),
+    ("experts", ["rows of experts", "rows of experts"]),
     ("table", ["table", "table"]),
     ("head", ["head", "head"]),
     ("loss", ["loss", "loss"]),
@@ -275,10 +277,60 @@ pub struct FilesOfStep {
     pub written: u64,
 }
 
+/// Units of a rank that the same number of ranks share.
+pub struct Shared {
+    /// These ranks.
+    pub ranks: u64,
+    /// Elements of each unit that are trained.
+    pub units: Vec<u64>,
+    /// Those of a base that stays as it is.
+    pub bases: Vec<u64>,
+}
+
+impl Shared {
+    /// Parameters with padding. Slices of a rank are made of whole logical slices, where there are any.
+    fn full(&self, job: &JobFacts<'_>) -> u64 {
+        let full = |u: &u64| match job.shards {
+            Some(s) => u.div_ceil(s) * s.div_ceil(self.ranks) * self.ranks,
+            None => padded(*u, self.ranks).full,
+        };
+        self.units.iter().map(full).sum()
+    }
+
+    /// What adapters sit on: whole on every rank, or cut where whole weights come and go.
+    fn base(&self, job: &JobFacts<'_>) -> u64 {
+        match job.stage {
+            ZeroStage::Three => self.bases.iter().map(|b| b.div_ceil(self.ranks)).sum(),
+            _ => self.bases.iter().sum(),
+        }
+    }
+}
+
+/// The units of a rank, those of dense parameters first: experts have fewer ranks that share them, where others have other ones.
+pub fn shared(job: &JobFacts<'_>, engine: &Engine) -> Vec<Shared> {
+    let none = |ranks: u64| Shared {
+        ranks,
+        units: vec![],
+        bases: vec![],
+    };
+    let mut all = vec![none(job.ranks.max(1))];
+    for ((unit, base), u) in engine.unit_sizes().into_iter().zip(0..) {
+        let ranks = engine.facts().sharers(u);
+        let at = all.iter().position(|s| s.ranks == ranks);
+        let at = at.unwrap_or_else(|| {
+            all.push(none(ranks));
+            all.len() - 1
+        });
+        all[at].units.push(unit);
+        all[at].bases.push(base);
+    }
+    all
+}
+
 /// What a rank trains, and how it is laid over the ranks of its group.
 pub fn of_job(job: &JobFacts<'_>, engine: &Engine) -> OfJob {
     let (units, bases): (Vec<u64>, Vec<u64>) = engine.unit_sizes().into_iter().unzip();
-    let full = full(job, &units);
+    let shared = shared(job, engine);
     OfJob {
         ranks: job.ranks,
         stage: job.stage as u8,
@@ -287,13 +339,16 @@ pub fn of_job(job: &JobFacts<'_>, engine: &Engine) -> OfJob {
         params: units.iter().sum(),
         base: Base {
             params: bases.iter().sum(),
-            on_a_rank: held_base(job, &bases),
+            on_a_rank: shared.iter().map(|s| s.base(job)).sum(),
         },
         layout: Layout {
             units: engine.plan().units().len(),
-            params_padded: full,
-            shard: full / job.ranks.max(1),
+            params_padded: shared.iter().map(|s| s.full(job)).sum(),
+            shard: shared.iter().map(|s| s.full(job) / s.ranks).sum(),
             formula: match job.shards {
+                None if shared.len() > 1 => {
+                    "each unit padded to a multiple of the ranks that share it, of experts those over edp"
+                }
                 Some(_) => {
                     "each unit padded to a multiple of the logical shards, and those to a multiple of the ranks"
                 }
@@ -303,22 +358,6 @@ pub fn of_job(job: &JobFacts<'_>, engine: &Engine) -> OfJob {
     }
 }
 
-/// Parameters of all units with padding. Slices of a rank are made of whole logical slices, where there are any.
-fn full(job: &JobFacts<'_>, units: &[u64]) -> u64 {
-    let full = |u: &u64| match job.shards {
-        Some(s) => u.div_ceil(s) * s.div_ceil(job.ranks) * job.ranks,
-        None => padded(*u, job.ranks).full,
-    };
-    units.iter().map(full).sum()
-}
-
-/// What adapters sit on: whole on every rank, or cut where whole weights come and go.
-fn held_base(job: &JobFacts<'_>, bases: &[u64]) -> u64 {
-    match job.stage {
-        ZeroStage::Three => bases.iter().map(|b| b.div_ceil(job.ranks.max(1))).sum(),
-        _ => bases.iter().sum(),
-    }
-}
 
 /// What a step moves.
 pub fn moved(job: &JobFacts<'_>, engine: &Engine, p: &Prediction) -> Moved {
@@ -340,10 +379,11 @@ pub fn moved(job: &JobFacts<'_>, engine: &Engine, p: &Prediction) -> Moved {
     // Nothing is padded where nothing is sharded.
     let laid_out = match job.stage {
         ZeroStage::Zero if job.shards.is_none() => units.iter().sum(),
-        _ => full(job, &units),
+        _ => shared(job, engine).iter().map(|s| s.full(job)).sum(),
     };
     // Plain data parallelism moves gradients of what is trained, and a base is none of it.
-    let compares = job.ranks > 1 && bases.iter().sum::<u64>() == 0;
+    let alike = shared(job, engine).len() == 1;
+    let compares = job.ranks > 1 && alike && bases.iter().sum::<u64>() == 0;
     Moved {
         collectives: p.each_step.clone(),
         collectives_of_first_step: (p.first_step != p.each_step).then(|| p.first_step.clone()),
@@ -464,11 +504,13 @@ pub fn formulas(job: &JobFacts<'_>, engine: &Engine) -> Option<StatesFormula> {
     if !two_moments.contains(&job.optimizer) || job.shards.is_some() {
         return None;
     }
-    let (units, bases): (Vec<u64>, Vec<u64>) = engine.unit_sizes().into_iter().unzip();
-    let base = held_base(job, &bases);
+    let shared = shared(job, engine);
+    let base: u64 = shared.iter().map(|s| s.base(job)).sum();
     let w = job.compute.bytes(1);
     let ema = if job.ema { 4 } else { 0 };
-    let s = held(&units, job.ranks, job.stage, w, [8, ema]);
+    let each = shared.iter();
+    let each = each.map(|s| held(&s.units, s.ranks, job.stage, w, [8, ema]));
+    let s = each.fold(States::default(), Add::add);
     let (param, owned) = match job.stage {
         ZeroStage::Zero => ("w P", "P"),
         ZeroStage::One | ZeroStage::Two => ("w P", "P/N"),
@@ -497,7 +539,10 @@ pub fn formulas(job: &JobFacts<'_>, engine: &Engine) -> Option<StatesFormula> {
                 false => format!("(4 + 4) {owned}"),
             },
         },
-        note: "P and P/N with each unit padded",
+        note: match shared.len() {
+            1 => "P and P/N with each unit padded",
+            _ => "P and P/N with each unit padded, N of experts the ranks over edp",
+        },
     })
 }
 

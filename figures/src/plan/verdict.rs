@@ -4,7 +4,7 @@
 
 use super::RankFigures;
 use super::facts::JobFacts;
-use super::rank::{AxisCalls, Memory};
+use super::rank::{AxisCalls, Memory, Shared};
 use super::remedies::{Flags, Remedy};
 use crate::devices::Chosen;
 use crossweave_engine::Recompute;
@@ -80,8 +80,8 @@ pub struct Advice {
 pub struct Rank<'a> {
     /// The job that it is a rank of.
     pub job: &'a JobFacts<'a>,
-    /// Sizes of each of its units: what is trained, and a base that stays as it is.
-    pub units: Vec<(u64, u64)>,
+    /// Its units, by the ranks that share them.
+    pub units: Vec<Shared>,
     /// Bytes that it would need if nothing were kept off the device.
     pub alone: u64,
 }
@@ -172,19 +172,30 @@ pub fn advice(
         true => Accounting::MIXED_F32_GRADS,
         false => Accounting::FP32,
     };
-    let params: u64 = rank.units.iter().map(|u| u.0).sum();
-    let base: u64 = rank.units.iter().map(|u| u.1).sum();
+    let each = || {
+        let sum = |all: &[u64]| all.iter().sum::<u64>();
+        let sizes = |s: &Shared| (sum(&s.units), sum(&s.bases), s.ranks);
+        rank.units.iter().map(sizes).collect::<Vec<_>>()
+    };
     // A base has weights only, which stage 3 shards.
-    let of = |s: ZeroStage| {
-        let under = match s {
-            ZeroStage::Three => base.div_ceil(job.ranks.max(1)),
-            _ => base,
+    let of = |s: ZeroStage| -> u64 {
+        let of = |(params, base, ranks): (u64, u64, u64)| {
+            let under = match s {
+                ZeroStage::Three => base.div_ceil(ranks.max(1)),
+                _ => base,
+            };
+            states(params, ranks, s, a).total() + w * under
         };
-        states(params, job.ranks, s, a).total() + w * under
+        each().into_iter().map(of).sum()
     };
     // What the stage at hand needs, by the rehearsal; of the others by what their states differ from its.
     let at = |s: ZeroStage| needed.saturating_sub(of(job.stage)) + of(s);
-    let elements = STAGES.map(|s| traffic(s, params, job.ranks, job.accumulation).wire(job.ranks));
+    let elements = STAGES.map(|s| -> f64 {
+        let sent = |(params, _, ranks)| traffic(s, params, ranks, job.accumulation).wire(ranks);
+        each().into_iter().map(sent).sum()
+    });
+    // Of experts the traffic is taken as it was counted, whatever the stage.
+    let (params, base, _) = each()[0];
     let flops = flops(job);
     let speeds = speeds(&figures.moved.traffic, job, (params, base), flops);
     let mut best = job.stage;

@@ -121,7 +121,8 @@ fn upload(run: &Run<'_>, all: &[Vec<i32>]) -> Result<Vec<Tensor>> {
     let mut at = 0;
     let mut part = |words: &Vec<i32>| {
         let n = words.len() as u64;
-        t.narrow(0, std::mem::replace(&mut at, at + n), n)
+        at += n;
+        t.narrow(0, at - n, n)
     };
     Ok(all.iter().map(&mut part).collect())
 }
