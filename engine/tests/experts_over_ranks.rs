@@ -223,7 +223,8 @@ fn ranks_to_whose_experts_no_token_goes_take_part() {
     let zeros = |t: &mut Engine| {
         for layer in 0..layers {
             let name = format!("model.layers.{layer}.mlp.gate.weight");
-            t.load(&name, StateKind::Value, 0, &vec![0.0; 4 * 20]).unwrap();
+            t.load(&name, StateKind::Value, 0, &vec![0.0; 4 * 20])
+                .unwrap();
         }
         t.publish().unwrap();
     };

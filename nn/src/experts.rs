@@ -62,15 +62,9 @@ pub struct Experts {
 
 impl Experts {
     /// Declares their parameters.
-    pub fn declare(
-        d: &mut Declare<'_, '_>,
-        m: &Model,
-        e: &desc::Experts,
-        apart: bool,
-    ) -> Experts {
+    pub fn declare(d: &mut Declare<'_, '_>, m: &Model, e: &desc::Experts, apart: bool) -> Experts {
         let router = format!("{}.weight", e.router);
-        let router =
-            d.u.param(&router, &[e.count, m.width], Init::Normal(d.std));
+        let router = d.u.param(&router, &[e.count, m.width], Init::Normal(d.std));
         let stacks = match apart {
             true => [router; 2],
             false => declared(d.u, m, e),

@@ -303,7 +303,8 @@ impl Engine {
         for u in 0..self.blocks.units.len() {
             let cache = RefCell::new(KernelCache::default());
             self.gather_for_eval(u)?;
-            let (act, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, vec![], &cache)?;
+            let (act, outs) =
+                self.forward_on(u, flow, data, 0, Keep::All, false, vec![], &cache)?;
             self.release_after_eval(u)?;
             acts.push(act);
             flow = outs;

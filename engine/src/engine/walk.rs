@@ -272,8 +272,7 @@ impl Engine {
                     _ => None,
                 };
                 let keeps = tape_keep(keep);
-                let (act, outs) =
-                    self.forward(u, part, ins, &data[m], first, keeps, vec![])?;
+                let (act, outs) = self.forward(u, part, ins, &data[m], first, keeps, vec![])?;
                 self.values.told(u, m, self.groups.answers());
                 let act = match keep {
                     PlanKeep::Input => kept,

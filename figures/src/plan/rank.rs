@@ -358,7 +358,6 @@ pub fn of_job(job: &JobFacts<'_>, engine: &Engine) -> OfJob {
     }
 }
 
-
 /// What a step moves.
 pub fn moved(job: &JobFacts<'_>, engine: &Engine, p: &Prediction) -> Moved {
     let (units, bases): (Vec<u64>, Vec<u64>) = engine.unit_sizes().into_iter().unzip();

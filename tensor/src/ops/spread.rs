@@ -75,7 +75,9 @@ impl Rows<'_> {
             all.chunks(self.each).map(of).collect()
         };
         let places = |n: &[u64]| -> Vec<u64> {
-            let before = n.iter().scan(0, |at, n| Some(std::mem::replace(at, *at + n)));
+            let before = n
+                .iter()
+                .scan(0, |at, n| Some(std::mem::replace(at, *at + n)));
             before.collect()
         };
         let (send, recv) = (sums(self.own), sums(self.come));
