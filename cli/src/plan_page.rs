@@ -64,6 +64,13 @@ fn write(o: &mut String, file: &str, planned: &Planned) -> Result {
             r.ranks, r.layout, r.comm, r.attention_over_mean
         )?;
     }
+    if let Some(r) = &rank.rows_of_experts {
+        writeln!(
+            o,
+            "rows of a micro-batch at the experts of a rank: {} where all have as many, memory is planned for {}, {} at most",
+            r.balanced, r.planned, r.most
+        )?;
+    }
     if let Some(note) = &planned.note {
         writeln!(o, "note: {note}")?;
     }

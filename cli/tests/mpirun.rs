@@ -107,6 +107,26 @@ fn rows_cut_over_processes_train_to_the_bits_of_threads() {
     }
 }
 
+/// Experts over processes: rows in numbers that follow from data.
+#[test]
+fn experts_over_processes_train_to_the_bits_of_threads() {
+    plugin();
+    let s = Scratch::new();
+    let sets = [
+        "model.moe={\"experts\": 4}",
+        "mesh.ep=2",
+        "zero_optimization.stage=3",
+    ];
+    let sets = sets.iter().flat_map(|pair| ["--set", pair]);
+    let base: Vec<&str> = ["train", "config.json"].into_iter().chain(sets).collect();
+    s.ok(&[&base[..], &["--ranks", "4", "--out", "threads"]].concat());
+    for family in families() {
+        let args = [&base[..], &["--out", family]].concat();
+        ok(mpirun(&s, family, 4, &args));
+        same(&s.path("threads"), &s.path(family));
+    }
+}
+
 /// Canonical sums: what one rank trains to, threads and processes of either family train to, however many they are.
 #[test]
 fn canonical_sums_do_not_know_how_many_processes_there_are() {

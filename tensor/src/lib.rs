@@ -48,7 +48,7 @@ pub use ops::linear::{linear_scaled, linear_summand};
 pub use ops::norm::NormForm;
 pub use ops::norm_over::RmsNormOver;
 pub use ops::pointwise::Pointwise;
-pub use ops::spread::Spread;
+pub use ops::spread::{Spread, planned_room};
 pub use ops::vocabulary::Vocabulary;
 pub use param::{
     Builder, Group, Images, Init, Param, ParamDecl, Pieces, Split, Unit, UnitDecl, place_on,

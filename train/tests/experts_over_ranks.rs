@@ -183,6 +183,12 @@ fn plans_say_what_is_known_and_what_is_balanced() {
     let lines = rows(&ran["ranks"][0]["collectives"]);
     let (calls, _) = sum(&lines, "experts", "ep");
     assert_eq!(calls, 2 * 2 * 5, "{lines:?}");
+    // Rows of 16 tokens to three experts each, of which two ranks have three.
+    let of = &plan["rows_of_experts"];
+    assert_eq!(
+        [&of["balanced"], &of["planned"], &of["most"]].map(|n| n.as_u64().unwrap()),
+        [48, 96, 96]
+    );
     let axes = rows(&plan["traffic"]);
     assert!(axes.iter().any(|a| a["axis"] == "ep"), "{axes:?}");
     assert!(losses(&s.path("run")).len() == 2);

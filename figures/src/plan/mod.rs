@@ -27,7 +27,7 @@ pub use rank::{
     OfJob, Offloaded, Part, PeakOfPlan, Resting, StatesFormula, Transfers, VocabularyRows,
 };
 pub use remedies::Flags;
-pub use rows::CutRows;
+pub use rows::{CutRows, RowsOfExperts};
 use serde::Serialize;
 pub use verdict::{Advice, Verdict};
 
@@ -105,6 +105,8 @@ pub struct RankFigures {
     pub vocabulary: Option<VocabularyRows>,
     /// The cut of rows, where ranks have parts of them.
     pub rows: Option<CutRows>,
+    /// Rows that come to the experts of a rank, where these lie over ranks.
+    pub rows_of_experts: Option<RowsOfExperts>,
     /// What rests off the device, where the config sends something away.
     pub offload: Option<Offloaded>,
     /// Whether it fits its device.
@@ -307,6 +309,7 @@ impl Rehearsed<'_> {
             gradients,
             vocabulary: rank::vocabulary(&job.source, &job.units(&place)?, tp),
             rows: CutRows::of(job, &place)?,
+            rows_of_experts: RowsOfExperts::of(&facts, job.source.width()),
             offload,
             verdict: Verdict::on(known.device, &memory),
             memory,

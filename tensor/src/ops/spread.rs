@@ -21,10 +21,15 @@ use crossweave_hal::{Code, Counts, DType};
 use crossweave_mesh::Axis;
 use std::sync::Arc;
 
-/// Balanced numbers of rows for which a dry run has room.
+/// Balanced numbers of rows for which a plan has room.
 const ROOM: u64 = 2;
 /// Classes of room within a balanced number.
 const CLASSES: u64 = 4;
+
+/// The room that a plan has for what comes, given how much that is where all ranks have as much, and the most that can be: a run takes what comes.
+pub fn planned_room(balanced: u64, most: u64) -> u64 {
+    (ROOM * balanced).min(most)
+}
 
 /// The ways of one micro-batch's rows in one layer.
 #[derive(Clone)]
@@ -180,10 +185,10 @@ impl Spread {
         let most = (ranks * n * k.min(each)).max(came);
         let class = own.div_ceil(CLASSES).max(1);
         let room = match planned {
-            true => (ROOM * own).max(1),
-            false => came.max(1).next_multiple_of(class),
+            true => planned_room(own, most),
+            false => came.next_multiple_of(class).min(most),
         };
-        let room = room.min(most.max(1));
+        let room = room.max(1);
         let made = upload(run, &rows.tables(room as usize)).map_err(|e| full(e, came, own))?;
         let [row_at, place_of, ends] = <[Tensor; 3]>::try_from(made)
             .or_else(|_| shape_error("experts over ranks: tables went missing"))?;
@@ -348,6 +353,35 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spmd::{Check, TypedParam};
+    use crossweave_mesh::AxisSet;
+
+    /// Rows that were not sent, rows that were sent to experts that a rank has all of, and a sum of what each rank has of its own experts.
+    #[test]
+    fn products_of_rows_that_are_elsewhere_are_faults_of_types() {
+        let stack = |along: (Ty, u8), sums: AxisSet| {
+            let name = "stack".into();
+            let along = [Default::default(), Default::default(), along];
+            let frozen = false;
+            Check::new(vec![TypedParam {
+                name,
+                along,
+                sums,
+                frozen,
+            }])
+        };
+        let faults = |mut c: Check, x: Ty| {
+            c.of_experts([Ty::I, Ty::I, x], 0);
+            c.faults().len()
+        };
+        let (cut, own) = ((Ty::V, 0), AxisSet::EXPERT_DATA);
+        assert_eq!(faults(stack(cut, own), Ty::V), 0);
+        assert_eq!(faults(stack((Ty::I, 0), AxisSet::DATA), Ty::I), 0);
+        assert_eq!(faults(stack(cut, own), Ty::I), 1);
+        assert_eq!(faults(stack((Ty::V, 1), own), Ty::V), 1);
+        assert_eq!(faults(stack(cut, Axis::Ep.into()), Ty::V), 1);
+        assert!(faults(stack((Ty::I, 0), AxisSet::DATA), Ty::V) > 0);
+    }
 
     /// Two ranks of two experts each: rows by rank and expert, and by expert.
     #[test]
