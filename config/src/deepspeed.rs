@@ -247,6 +247,7 @@ impl Translator<'_> {
 
     /// Numbers that stand in another section than their key, as `tensor_parallel.autotp_size` of `mesh.tp`, where 0 is "not so" and means 1.
     fn numbers_of_other_sections(&mut self, root: &mut Vec<Member>) {
+        experts_that_are_on(root);
         let mut moved = vec![];
         rows::each(&mut |path, _, row| {
             for name in row.names {
@@ -324,6 +325,20 @@ impl Translator<'_> {
                 self.said.errors.push(problem);
             }
         }
+    }
+}
+
+/// Leaves the number of ranks of experts where its section is on, which it then says, and nowhere else.
+fn experts_that_are_on(root: &mut [Member]) {
+    let Some(Json::Object(members)) = inside(root, "expert_parallel") else {
+        return;
+    };
+    let on = |m: &Member| m.key == "enabled" && m.node.value == Json::Bool(true);
+    let size = |m: &Member| m.key == "autoep_size";
+    match members.iter().any(on) {
+        false => members.retain(|m| !size(m)),
+        true if members.iter().any(size) => members.retain(|m| !on(m)),
+        true => {}
     }
 }
 

@@ -102,7 +102,7 @@ const MESH: Table = Table {
             1,
             "1",
             "ranks over which the experts of a layer are spread, as many on each, which tokens go to and come back from (docs/moe.md): they are carved from the dp x cp x tp ranks of a stage, dp x cp x tp = edp x ep x etp, and add none",
-        ).free().words(&["expert_parallel_size", "mesh.expert"]),
+        ).free().names(&[Name::Elsewhere("expert_parallel.autoep_size")]).words(&["expert_parallel_size", "mesh.expert"]),
         int(
             "etp",
             1,
@@ -379,6 +379,52 @@ const TENSOR_PARALLEL: Table = Table {
     ],
 };
 
+/// `expert_parallel`; its `autoep_size` is another name of `mesh.ep` where the section is on.
+const EXPERT_PARALLEL: Table = Table {
+    doc: "DeepSpeed's AutoEP: where enabled, autoep_size is read as mesh.ep",
+    overlay: None,
+    fields: &[
+        ignored("enabled", "autoep_size or mesh.ep says over how many ranks experts lie"),
+        refused("expert_tensor_parallel_size", "an expert is whole on its rank").off("1"),
+        ignored("preset_model", EXPERTS).off("null"),
+        ignored("moe_layer_pattern", EXPERTS).off("null"),
+        ignored("router_pattern", EXPERTS).off("null"),
+        ignored("expert_pattern", EXPERTS).off("null"),
+        ignored("expert_w1", EXPERTS).off("null"),
+        ignored("expert_w2", EXPERTS).off("null"),
+        ignored("num_experts_attr", EXPERTS).off("null"),
+        ignored("top_k_attr", EXPERTS).off("null"),
+        refused("expert_activation", EXPERTS).off("null"),
+        refused("has_shared_experts", EXPERTS).off("null"),
+        refused("shared_experts_pattern", EXPERTS).off("null"),
+        refused("shared_experts_gate_pattern", EXPERTS).off("null"),
+        refused("top_k", ROUTER).off("\"auto\""),
+        refused("score_func", ROUTER).off("\"auto\""),
+        refused("score_apply", ROUTER).off("\"auto\""),
+        refused("route_norm", ROUTER).off("null"),
+        refused("route_scale", ROUTER).off("1.0"),
+        refused("routed_scaling_factor", ROUTER).off("\"auto\""),
+        refused("num_expert_groups", ROUTER).off("null"),
+        refused("num_limited_groups", ROUTER).off("null"),
+        ignored("use_grouped_mm", PRODUCTS).off("true"),
+        ignored("disable_triton_grouped_mm", PRODUCTS),
+        ignored("gate_up_impl", PRODUCTS).off("\"separate\""),
+        ignored("combine_impl", PRODUCTS).off("\"auto\""),
+        ignored("row_weighting_impl", PRODUCTS).off("\"auto\""),
+        ignored("comm_backend", ROWS).off("\"comm\""),
+        ignored("comm_max_tokens_per_rank", ROWS).off("0"),
+        ignored("comm_num_sm", ROWS).off("12"),
+        ignored("comm_qp_margin", ROWS).off("4"),
+        ignored("async_split_plan", ROWS),
+        ignored("validate_folding_routing", "what ranks exchange is compared before a byte moves"),
+    ],
+};
+
+const EXPERTS: &str = "which layers have experts, and of what form, is said by the model's family, or by model.moe";
+const ROUTER: &str = "how tokens choose experts is said by the model's family, or by model.moe";
+const PRODUCTS: &str = "products of experts are one op by groups of rows";
+const ROWS: &str = "rows of experts go by the back end's all-to-all, as many as come";
+
 const DATA_TYPES: Table = Table {
     doc: "types of what is accumulated",
     overlay: None,
@@ -472,7 +518,7 @@ pub const ROOT: Table = Table {
         refused("hybrid_engine", "there is no inference engine to switch to").off(SWITCH),
         ignored("pipeline", "pipeline stages are asked for by mesh.pp and mesh.pp_schedule").off(r#"{"stages": "auto", "partition": "best", "seed_layers": false, "activation_checkpoint_interval": 0, "pipe_partitioned": true, "grad_partitioned": true}"#),
         optional_section("tensor_parallel", &TENSOR_PARALLEL).deepspeed(),
-        refused("expert_parallel", "experts are spread by mesh.ep").off(SWITCH),
+        optional_section("expert_parallel", &EXPERT_PARALLEL).deepspeed(),
         refused("managed_gradient_accumulation", "no program of yours calls step() here: gradient_accumulation_steps says when a step ends").off("true"),
         refused("weight_quantization", "weights in 8 bits or fewer are not available").off("null"),
         ignored("graph_harvesting", "run.graphs says whether steps are replayed as graphs of the device"),
@@ -485,6 +531,6 @@ pub const ROOT: Table = Table {
         refused("torch_autocast", "there is no torch here; use bf16 or fp16").off(SWITCH),
         ignored("compile", "there is no graph compiler to switch on; steps are planned and kernels fused anyway").off(COMPILE),
         refused("nebula", "Nebula was removed from DeepSpeed itself; checkpoints are written to run.out").off(SWITCH),
-        refused("use_data_before_expert_parallelism", "expert parallelism is not available in this build yet"),
+        refused("use_data_before_expert_parallelism", "neighbours have other experts of a layer, and ranks with the same experts lie further apart"),
     ],
 };

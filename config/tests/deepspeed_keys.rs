@@ -120,6 +120,10 @@ fn around(path: &str) -> (Value, String) {
     if path.starts_with("zero_optimization.stage3") {
         file["zero_optimization"] = json!({"stage": 3});
     }
+    if path == "expert_parallel.autoep_size" {
+        file["model"] = json!({"family": "llama", "vocab_size": 64, "moe": {"experts": 8}});
+        file["mesh"] = json!({"dp": 8});
+    }
     (file, plain)
 }
 
@@ -536,6 +540,29 @@ fn autotp_is_the_mesh() {
         let file = json!({"train_batch_size": 8, "tensor_parallel": {"autotp_size": wrong}});
         assert!(tp(file).is_err(), "{wrong}");
     }
+}
+
+/// Where its section is off, DeepSpeed does not look at the number.
+#[test]
+fn autoep_is_the_mesh_where_it_is_on() {
+    let ep = |section: Value| {
+        let file = json!({"train_batch_size": 8, "expert_parallel": section});
+        load(&file).map(|c| c.settings.mesh.ep)
+    };
+    assert_eq!(ep(json!({"enabled": true, "autoep_size": 4})).unwrap(), 4);
+    assert_eq!(ep(json!({"enabled": false, "autoep_size": 4})).unwrap(), 1);
+    assert_eq!(ep(json!({"autoep_size": 4})).unwrap(), 1);
+    assert_eq!(
+        ep(json!({"enabled": true, "autoep_size": 2, "preset_model": "mixtral"})).unwrap(),
+        2
+    );
+    for wrong in [json!("two"), json!(-1), json!(true)] {
+        assert!(ep(json!({"enabled": true, "autoep_size": wrong})).is_err());
+    }
+    let section = json!({"enabled": true, "autoep_size": 2});
+    let file = json!({"train_batch_size": 8, "mesh": {"ep": 4}, "expert_parallel": section});
+    let e = load(&file).map(|_| ()).unwrap_err().to_string();
+    assert!(e.contains("keep one of them"), "{e}");
 }
 
 /// Numbers out of range are mistakes where something reads them, and only there.
