@@ -141,7 +141,8 @@ fn put(file: &mut Value, path: &str, value: Value) {
 }
 
 fn load(file: &Value) -> Result<Config, Errors> {
-    let sets: Vec<(String, String)> = RUN.map(|(k, v)| (k.to_string(), v.to_string())).into();
+    let own = RUN.into_iter().filter(|(k, _)| file.get(k).is_none());
+    let sets: Vec<(String, String)> = own.map(|(k, v)| (k.into(), v.into())).collect();
     Config::load("ds.json", file.to_string(), &sets)
 }
 

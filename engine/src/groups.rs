@@ -29,6 +29,9 @@ pub struct MeshGroups {
     mesh: RefCell<Mesh>,
     /// What blocks exchange something for at the moment.
     about: Cell<CommTag>,
+    /// The units by their names, and the one whose block runs.
+    units: Vec<Arc<str>>,
+    unit: Cell<usize>,
     /// Numbers that the block has been told, those of a forward before this one among them, and how many of them it has asked for.
     answers: RefCell<Answers>,
     asked: Cell<usize>,
@@ -52,6 +55,8 @@ impl MeshGroups {
         MeshGroups {
             mesh: RefCell::new(mesh),
             about: Cell::new(LAYERS),
+            units: vec![],
+            unit: Cell::new(0),
             answers: RefCell::default(),
             asked: Cell::new(0),
             rehearses: Cell::new(false),
@@ -77,13 +82,22 @@ impl MeshGroups {
         })
     }
 
-    /// From now on the block of unit `u` of so many communicates. `answers`: what it was told when it ran before.
-    pub(crate) fn serve(&self, u: usize, units: usize, answers: Answers) {
+    /// The same for blocks of units of these names.
+    pub(crate) fn of_units<'u>(self, names: impl Iterator<Item = &'u str>) -> MeshGroups {
+        MeshGroups {
+            units: names.map(Arc::from).collect(),
+            ..self
+        }
+    }
+
+    /// From now on the block of unit `u` communicates. `answers`: what it was told when it ran before.
+    pub(crate) fn serve(&self, u: usize, answers: Answers) {
         self.about.set(match u {
             0 => ENDS[0],
-            u if u + 1 == units => ENDS[1],
+            u if u + 1 == self.units.len() => ENDS[1],
             _ => LAYERS,
         });
+        self.unit.set(u);
         self.answers.replace(answers);
         self.asked.set(0);
     }
@@ -218,8 +232,12 @@ impl Groups for MeshGroups {
                 numbers
             }
         };
-        let planned = self.rehearses.get();
-        Ok(Told { numbers, planned })
+        let unit = self.units.get(self.unit.get()).cloned();
+        Ok(Told {
+            numbers,
+            planned: self.rehearses.get(),
+            unit: unit.unwrap_or_default(),
+        })
     }
 
     fn beside(&self) -> bool {

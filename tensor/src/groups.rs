@@ -15,6 +15,8 @@ pub struct Told {
     pub numbers: Arc<[i32]>,
     /// They are those of a plan: nothing was read, and there is to be room for more.
     pub planned: bool,
+    /// The name of the unit that asked, where it is known.
+    pub unit: Arc<str>,
 }
 
 /// Reads i32 numbers from the device; the host waits for them, and other streams go on.
@@ -65,6 +67,7 @@ pub trait Groups {
         Ok(Told {
             numbers: read_numbers(run, &make()?)?,
             planned: false,
+            unit: Arc::default(),
         })
     }
     /// Sums `t` over an axis in place.
@@ -199,6 +202,7 @@ impl Groups for Rehearsed {
         Ok(Told {
             numbers: planned().into(),
             planned: true,
+            unit: Arc::default(),
         })
     }
 

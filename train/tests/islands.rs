@@ -65,6 +65,22 @@ fn a_mixed_job_trains_to_the_bits_of_one_back_end_at_every_stage() {
     }
 }
 
+/// Rows of experts go from one back end to another, as many as follow from data.
+#[test]
+fn a_mixed_job_with_experts_over_its_ranks_has_the_bits_of_one_back_end() {
+    let s = Scratch::new();
+    let file = cpu_plugin().display().to_string();
+    let sets = [
+        "model.moe={\"experts\": 4}",
+        "mesh.ep=2",
+        "zero_optimization.stage=2",
+    ];
+    train(&s, "4", "one", &sets);
+    train(&s, &format!("cpu:1,{file}:2,cpu:1"), "mixed", &sets);
+    same(&s.path("one"), &s.path("mixed"));
+    assert!(crossed(&ledger(&s.path("mixed")), "all_to_all_v") > 0);
+}
+
 /// Ranks that share layers are on one island each, and what has pieces of rows is summed there and then between the islands.
 #[test]
 fn a_mixed_job_of_cut_layers_has_the_bits_of_one_back_end() {

@@ -64,7 +64,7 @@ impl Engine {
         cache: &RefCell<KernelCache>,
     ) -> Tensors<(Act, Vec<Tensor>)> {
         self.wait_units(u)?;
-        self.groups.serve(u, self.blocks.units.len(), answers);
+        self.groups.serve(u, answers);
         let run =
             Run::new(&self.lanes.compute, &Decompositions, cache).one_by_one(self.scattered(u));
         let params = self.views(u)?;
@@ -153,7 +153,7 @@ impl Engine {
         let cache = self.cache(work);
         let run =
             Run::new(&self.lanes.compute, &Decompositions, &cache).one_by_one(self.scattered(u));
-        self.groups.serve(u, self.blocks.units.len(), vec![]);
+        self.groups.serve(u, vec![]);
         let grads = self.grads(u, wholes)?;
         let written: Vec<Rc<Cell<bool>>> = adds.iter().map(|a| Rc::new(Cell::new(*a))).collect();
         // Gradients of weights are made without the weights, which are nowhere whole by then.

@@ -350,7 +350,7 @@ impl Engine {
                 }
             }
             let rooms: Vec<_> = units.iter().filter_map(|o| wholes[*o].clone()).collect();
-            self.groups.serve(u, self.blocks.units.len(), vec![]);
+            self.groups.serve(u, vec![]);
             let grads = self.grads(u, &rooms)?;
             let flag = |(o, i): (usize, usize)| Rc::new(Cell::new(written[o][i]));
             let flags: Vec<Rc<Cell<bool>>> = each().map(flag).collect();

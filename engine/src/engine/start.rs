@@ -89,6 +89,7 @@ impl Engine {
             true => MeshGroups::with_beside(mesh, device).map_err(at(&spec, "set-up"))?,
             false => MeshGroups::new(mesh),
         };
+        let groups = groups.of_units(units.iter().map(|u| &*u.name));
         let graphs = Graphs::new(device, links.graphs).map_err(at(&spec, "set-up"))?;
         Ok(Engine {
             values: Values::new(units.len(), spec.own_micro_batches() as usize),

@@ -37,6 +37,8 @@ pub struct Spread(Arc<Ways>);
 
 struct Ways {
     axis: Axis,
+    /// The name of the unit.
+    unit: Arc<str>,
     /// Rows to and from each rank, in rows.
     there: Counts,
     /// Rows of this rank's tokens.
@@ -165,7 +167,11 @@ impl Spread {
             let come = here.iter().copied().cycle().take(e as usize);
             mine.iter().copied().chain(come).collect()
         };
-        let Told { numbers, planned } = env.groups.told(run, &make, &planned)?;
+        let Told {
+            numbers,
+            planned,
+            unit,
+        } = env.groups.told(run, &make, &planned)?;
         let rows = match numbers.split_at_checked(e as usize) {
             Some((own, come)) if come.len() == own.len() => Rows {
                 own,
@@ -189,11 +195,12 @@ impl Spread {
             false => came.next_multiple_of(class).min(most),
         };
         let room = room.max(1);
-        let made = upload(run, &rows.tables(room as usize)).map_err(|e| full(e, came, own))?;
+        let made = upload(run, &rows.tables(room as usize)).map_err(|e| full(e, &unit, [came, own]))?;
         let [row_at, place_of, ends] = <[Tensor; 3]>::try_from(made)
             .or_else(|_| shape_error("experts over ranks: tables went missing"))?;
         Ok(Spread(Arc::new(Ways {
             axis,
+            unit,
             there: rows.counts(),
             own,
             room,
@@ -223,7 +230,7 @@ impl Spread {
             Way::There => self.there(env, x),
             Way::Back => self.back(env, x),
         };
-        made.map_err(|e| full(e, self.came(), self.0.own))
+        made.map_err(|e| full(e, &self.0.unit, [self.came(), self.0.own]))
     }
 
     /// Rows of this rank's tokens in the order of experts, where these are, in the order of theirs.
@@ -286,11 +293,11 @@ fn dense(env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
 }
 
 /// The device has no room for the rows that came.
-fn full(e: Error, came: u64, own: u64) -> Error {
+fn full(e: Error, unit: &str, [came, own]: [u64; 2]) -> Error {
     match e {
         Error::Hal(mut e) if e.code == Code::Oom => {
             e.message = format!(
-                "{} ({came} rows came to the experts of this rank, where {own} would if all had as many)",
+                "{unit}: {came} rows have come to the experts of this rank, where {own} would if all had as many: {}; fix: smaller micro-batches, or a larger coefficient of the balance",
                 e.message
             );
             Error::Hal(e)
