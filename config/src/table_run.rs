@@ -384,8 +384,15 @@ const EXPERT_PARALLEL: Table = Table {
     doc: "DeepSpeed's AutoEP: where enabled, autoep_size is read as mesh.ep",
     overlay: None,
     fields: &[
-        ignored("enabled", "autoep_size or mesh.ep says over how many ranks experts lie"),
-        refused("expert_tensor_parallel_size", "an expert is whole on its rank").off("1"),
+        ignored(
+            "enabled",
+            "autoep_size or mesh.ep says over how many ranks experts lie",
+        ),
+        refused(
+            "expert_tensor_parallel_size",
+            "an expert is whole on its rank",
+        )
+        .off("1"),
         ignored("preset_model", EXPERTS).off("null"),
         ignored("moe_layer_pattern", EXPERTS).off("null"),
         ignored("router_pattern", EXPERTS).off("null"),
@@ -416,11 +423,15 @@ const EXPERT_PARALLEL: Table = Table {
         ignored("comm_num_sm", ROWS).off("12"),
         ignored("comm_qp_margin", ROWS).off("4"),
         ignored("async_split_plan", ROWS),
-        ignored("validate_folding_routing", "what ranks exchange is compared before a byte moves"),
+        ignored(
+            "validate_folding_routing",
+            "what ranks exchange is compared before a byte moves",
+        ),
     ],
 };
 
-const EXPERTS: &str = "which layers have experts, and of what form, is said by the model's family, or by model.moe";
+const EXPERTS: &str =
+    "which layers have experts, and of what form, is said by the model's family, or by model.moe";
 const ROUTER: &str = "how tokens choose experts is said by the model's family, or by model.moe";
 const PRODUCTS: &str = "products of experts are one op by groups of rows";
 const ROWS: &str = "rows of experts go by the back end's all-to-all, as many as come";

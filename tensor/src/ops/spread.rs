@@ -195,7 +195,8 @@ impl Spread {
             false => came.next_multiple_of(class).min(most),
         };
         let room = room.max(1);
-        let made = upload(run, &rows.tables(room as usize)).map_err(|e| full(e, &unit, [came, own]))?;
+        let made =
+            upload(run, &rows.tables(room as usize)).map_err(|e| full(e, &unit, [came, own]))?;
         let [row_at, place_of, ends] = <[Tensor; 3]>::try_from(made)
             .or_else(|_| shape_error("experts over ranks: tables went missing"))?;
         Ok(Spread(Arc::new(Ways {
