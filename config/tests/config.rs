@@ -229,7 +229,7 @@ fn contradictions_are_found_when_resolving() {
     );
     expect(
         &with(r#""mesh": {"ep": 2}"#),
-        &["expert parallelism is not available in this build yet"],
+        &["mesh.ep: the model has no experts"],
     );
     expect(
         &with(r#""seed": 1"#).replace("10}", "10, \"seed\": 2}"),

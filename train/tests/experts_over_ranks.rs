@@ -11,7 +11,7 @@ fn config(model: Value, steps: u64) -> Value {
     let mut config: Value = serde_json::from_str(CONFIG).unwrap();
     config["model"] = model;
     config["train_batch_size"] = json!(4);
-    config["data"]["seq_len"] = json!(16);
+    config["data"] = json!({"train": "corpus/*.txt", "cache_dir": "cache", "seq_len": 16});
     config["gradient_clipping"] = json!(0.1);
     config["optimizer"] =
         json!({"type": "AdamW", "params": {"lr": 3e-3, "eps": 1e-4, "weight_decay": 0.1}});

@@ -384,11 +384,11 @@ mod tests {
         };
         let (cut, own) = ((Ty::V, 0), AxisSet::EXPERT_DATA);
         assert_eq!(faults(stack(cut, own), Ty::V), 0);
-        assert_eq!(faults(stack((Ty::I, 0), AxisSet::DATA), Ty::I), 0);
+        assert_eq!(faults(stack((Ty::I, 0), Axis::Dp.into()), Ty::I), 0);
         assert_eq!(faults(stack(cut, own), Ty::I), 1);
         assert_eq!(faults(stack((Ty::V, 1), own), Ty::V), 1);
         assert_eq!(faults(stack(cut, Axis::Ep.into()), Ty::V), 1);
-        assert!(faults(stack((Ty::I, 0), AxisSet::DATA), Ty::V) > 0);
+        assert!(faults(stack((Ty::I, 0), Axis::Dp.into()), Ty::V) > 0);
     }
 
     /// Two ranks of two experts each: rows by rank and expert, and by expert.
