@@ -121,7 +121,8 @@ fn around(path: &str) -> (Value, String) {
         file["zero_optimization"] = json!({"stage": 3});
     }
     if path == "expert_parallel.autoep_size" {
-        file["model"] = json!({"family": "gpt2", "preset": "tiny", "vocab_size": 256, "moe": {"experts": 8}});
+        file["model"] =
+            json!({"family": "gpt2", "preset": "tiny", "vocab_size": 256, "moe": {"experts": 8}});
         file["mesh"] = json!({"dp": 8});
     }
     (file, plain)

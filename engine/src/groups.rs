@@ -3,7 +3,7 @@
 use crossweave_hal::{Collective, CommTag, Device, Event, Reduce, Stream};
 use crossweave_mesh::{Axis, Channel, GroupKey, Mesh, Part};
 use crossweave_tensor::{
-    Exchange, Groups, Lane, Link, Result, Run, Tensor, Told, check_exchange, read_numbers,
+    Exchange, Groups, Lane, Link, Numbers, Result, Run, Tensor, check_exchange, read_numbers,
     shape_error,
 };
 use std::cell::{Cell, RefCell};
@@ -32,7 +32,7 @@ pub struct MeshGroups {
     /// The units by their names, and the one whose block runs.
     units: Vec<Arc<str>>,
     unit: Cell<usize>,
-    /// Numbers that the block has been told, those of a forward before this one among them, and how many of them it has asked for.
+    /// Numbers that the block was given, those of a forward before this one among them, and how many of them it has asked for.
     answers: RefCell<Answers>,
     asked: Cell<usize>,
     /// Nothing is computed: numbers that follow from data are planned ones.
@@ -90,7 +90,7 @@ impl MeshGroups {
         }
     }
 
-    /// From now on the block of unit `u` communicates. `answers`: what it was told when it ran before.
+    /// From now on the block of unit `u` communicates. `answers`: what it was given when it ran before.
     pub(crate) fn serve(&self, u: usize, answers: Answers) {
         self.about.set(match u {
             0 => ENDS[0],
@@ -102,7 +102,7 @@ impl MeshGroups {
         self.asked.set(0);
     }
 
-    /// What the block was told.
+    /// The numbers that the block was given.
     pub(crate) fn answers(&self) -> Answers {
         self.answers.take()
     }
@@ -212,29 +212,29 @@ impl Groups for MeshGroups {
         Ok(())
     }
 
-    fn told(
+    fn numbers(
         &self,
         run: &Run<'_>,
         make: &dyn Fn() -> Result<Tensor>,
         planned: &dyn Fn() -> Vec<i32>,
-    ) -> Result<Told> {
+    ) -> Result<Numbers> {
         let at = self.asked.replace(self.asked.get() + 1);
         let known = self.answers.borrow().get(at).cloned();
-        let numbers = match known {
-            Some(numbers) => numbers,
+        let all = match known {
+            Some(all) => all,
             None => {
                 let made = make()?;
-                let numbers = match self.rehearses.get() {
+                let all = match self.rehearses.get() {
                     true => planned().into(),
                     false => read_numbers(run, &made)?,
                 };
-                self.answers.borrow_mut().push(numbers.clone());
-                numbers
+                self.answers.borrow_mut().push(all.clone());
+                all
             }
         };
         let unit = self.units.get(self.unit.get()).cloned();
-        Ok(Told {
-            numbers,
+        Ok(Numbers {
+            all,
             planned: self.rehearses.get(),
             unit: unit.unwrap_or_default(),
         })

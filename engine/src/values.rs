@@ -30,7 +30,7 @@ pub(crate) enum Spilled {
 pub(crate) struct Values {
     /// By unit and micro-batch.
     acts: Vec<Vec<Option<Act>>>,
-    /// What each forward was told of its exchanges, by which it is run again.
+    /// The numbers that each forward was given of its exchanges, by which it is run again.
     answers: Vec<Vec<Answers>>,
     /// What flows into the next block, by micro-batch.
     pub flow: Vec<Vec<Tensor>>,
@@ -57,12 +57,12 @@ impl Values {
         self.acts[u][m] = act;
     }
 
-    /// Keeps what a forward was told.
-    pub fn told(&mut self, u: usize, m: usize, answers: Answers) {
+    /// Keeps the numbers that a forward was given.
+    pub fn keep_answers(&mut self, u: usize, m: usize, answers: Answers) {
         self.answers[u][m] = answers;
     }
 
-    /// What the forward of a unit was told, for the one that runs again.
+    /// The numbers of the forward of a unit, for the one that runs again.
     pub fn answers(&mut self, u: usize, m: usize) -> Answers {
         std::mem::take(&mut self.answers[u][m])
     }

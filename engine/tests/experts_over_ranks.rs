@@ -138,7 +138,7 @@ fn gradients_are_those_of_experts_on_each_rank() {
             );
             let far = gradients_apart(&got, &whole);
             assert!(far < 2e-6, "dp {dp}, ep {ep}: {far:e}");
-            // Each element of the gradient is counted once, whoever has it.
+            // Each element of the gradient is counted once, on one of those that have it.
             let moments = got.state.iter().filter(|((_, kind), _)| *kind != "value");
             let squares = moments.flat_map(|(_, v)| v).map(|x| f64::from(*x).powi(2));
             let norm = squares.sum::<f64>().sqrt();

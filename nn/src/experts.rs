@@ -10,7 +10,8 @@
 use crate::desc::{self, Balance, Model, Tokens};
 use crate::parts::{Curve, Declare, activation};
 use crossweave_tensor::{
-    Axis, Block, Builder, Cx, Flow, Init, Param, Pieces, Pointwise, Result, Scope, Unit, Var,
+    Axis, Block, Builder, Cx, Flow, Init, Param, Pieces, Pointwise, Result, Scope, Spread, Unit,
+    Var,
 };
 
 /// The work of an expert between its products.
@@ -101,10 +102,10 @@ impl Experts {
         let rows = cx.dispatch(x, &routing)?;
         let ways = match cx.env.groups.size(Axis::Ep) {
             1 => None,
-            _ => Some(cx.spread_experts(&routing, Axis::Ep)?),
+            _ => Some(Spread::of(cx, &routing, Axis::Ep)?),
         };
         let (rows, by) = match &ways {
-            Some(ways) => (cx.to_experts(rows, ways)?, ways.grouped()),
+            Some(ways) => (ways.to_experts(cx, rows)?, ways.grouped()),
             None => (rows, routing.grouped()),
         };
         let up = cx.expert_linear(rows, self.stacks[0], &by)?;
@@ -120,7 +121,7 @@ impl Experts {
         };
         let mut down = cx.expert_linear(h, self.stacks[1], &by)?;
         if let Some(ways) = &ways {
-            down = cx.from_experts(down, ways)?;
+            down = ways.from_experts(cx, down)?;
         }
         let y = cx.combine(down, gates, &routing, x)?;
         let Some(balance) = self.balance else {

@@ -306,7 +306,7 @@ impl<'a> World<'a> {
         let again = |s: &&Said| s.moves.as_ref().is_some_and(|m| m.again);
         // A backward behind a recomputation has what that has gathered.
         let anew = said.iter().any(again) && self.is_recomputed(rank, op);
-        // And a forward that runs again what the first was told.
+        // A forward that runs again has what the first has exchanged once.
         let known = matches!(op, StepKind::Recompute { .. });
         let once = |s: &&Said| s.moves.as_ref().is_some_and(|m| m.once);
         said.into_iter()

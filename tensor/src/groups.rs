@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 /// Numbers by which ranks exchange something, as the host has them.
 #[derive(Clone, Debug)]
-pub struct Told {
-    /// The numbers.
-    pub numbers: Arc<[i32]>,
+pub struct Numbers {
+    /// All of them, in order.
+    pub all: Arc<[i32]>,
     /// They are those of a plan: nothing was read, and there is to be room for more.
     pub planned: bool,
     /// The name of the unit that asked, where it is known.
@@ -58,14 +58,14 @@ pub trait Groups {
     ///
     /// # Errors
     /// What `make` fails with; the device.
-    fn told(
+    fn numbers(
         &self,
         run: &Run<'_>,
         make: &dyn Fn() -> Result<Tensor>,
         _planned: &dyn Fn() -> Vec<i32>,
-    ) -> Result<Told> {
-        Ok(Told {
-            numbers: read_numbers(run, &make()?)?,
+    ) -> Result<Numbers> {
+        Ok(Numbers {
+            all: read_numbers(run, &make()?)?,
             planned: false,
             unit: Arc::default(),
         })
@@ -192,15 +192,15 @@ impl Groups for Rehearsed {
         Ok(())
     }
 
-    fn told(
+    fn numbers(
         &self,
         _: &Run<'_>,
         make: &dyn Fn() -> Result<Tensor>,
         planned: &dyn Fn() -> Vec<i32>,
-    ) -> Result<Told> {
+    ) -> Result<Numbers> {
         make()?;
-        Ok(Told {
-            numbers: planned().into(),
+        Ok(Numbers {
+            all: planned().into(),
             planned: true,
             unit: Arc::default(),
         })

@@ -273,7 +273,7 @@ impl Engine {
                 };
                 let keeps = tape_keep(keep);
                 let (act, outs) = self.forward(u, part, ins, &data[m], first, keeps, vec![])?;
-                self.values.told(u, m, self.groups.answers());
+                self.values.keep_answers(u, m, self.groups.answers());
                 let act = match keep {
                     PlanKeep::Input => kept,
                     PlanKeep::Nothing => None,

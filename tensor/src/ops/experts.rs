@@ -30,7 +30,7 @@ pub struct Routing {
     /// The place behind the last of each expert, `[E]`.
     ends: Tensor,
     /// The choices of each expert, `[E]`.
-    pub(super) counts: Tensor,
+    counts: Tensor,
     /// Tokens, choices of each, and experts.
     pub(super) sizes: [u64; 3],
 }
@@ -191,6 +191,11 @@ impl Routing {
     /// Rows in the order of experts.
     pub(super) fn rows(&self) -> u64 {
         self.sizes[0] * self.sizes[1]
+    }
+
+    /// The choices of each expert, i32 `[E]`.
+    pub(super) fn counts(&self) -> &Tensor {
+        &self.counts
     }
 
     /// The rows of this rank's tokens by their experts.

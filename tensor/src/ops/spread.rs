@@ -1,8 +1,8 @@
 //! Experts over ranks (expert parallelism; Lepikhin et al. 2021, arXiv 2006.16668): rows in the order of experts go to the ranks that have these,
 //! and what they have made of them comes back.
 //!
-//! A rank has the experts of its place along an axis, as many as every other. It tells each rank how many rows come for each of its experts, and
-//! the host reads what it is told, once a layer: exchanges take numbers of rows there. Rows that came lie by rank and expert, and are put in the
+//! A rank has the experts of its place along an axis, as many as every other. Each rank sends all others the numbers of rows that come for their
+//! experts, and the host reads what has come, once a layer: exchanges take numbers of rows there. Rows that came lie by rank and expert, and are put in the
 //! order of experts by two tables that the host makes of the same numbers. A backward goes the same ways with them and reads nothing.
 //!
 //! Room for rows that come is made by classes of a quarter of a balanced number, so that few kernels serve all numbers.
@@ -13,7 +13,7 @@ use super::experts::{Grouped, Routing, gather};
 use crate::env::Env;
 use crate::error::{Error, Result, shape_error};
 use crate::exchange::{Exchange, Link};
-use crate::groups::Told;
+use crate::groups::Numbers;
 use crate::spmd::Ty;
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Run, Tensor};
@@ -47,7 +47,7 @@ struct Ways {
     room: u64,
     /// The most that can come.
     most: u64,
-    /// Of each place in the order of experts the row that is there, and of each row its place, i32 `[room]`.
+    /// The row at each place in the order of experts, and the place of each row, i32 `[room]`.
     tables: [Tensor; 2],
     grouped: Grouped,
 }
@@ -116,7 +116,7 @@ impl Rows<'_> {
     }
 }
 
-/// Of `n` rows what a dry run takes for each of `experts`.
+/// The part of `n` rows that a dry run takes for each of `experts`.
 fn balanced(n: u64, experts: u64) -> impl Iterator<Item = i32> {
     (0..experts).map(move |i| (n / experts + u64::from(i < n % experts)) as i32)
 }
@@ -137,8 +137,12 @@ fn upload(run: &Run<'_>, all: &[Vec<i32>]) -> Result<Vec<Tensor>> {
 }
 
 impl Spread {
-    /// Tells the ranks of an axis how many rows come, and is told the same.
-    fn of(env: &Env<'_>, routing: &Routing, axis: Axis) -> Result<Spread> {
+    /// The ways of the rows of `routing` to the ranks of an axis, each of which has as many of the experts.
+    ///
+    /// # Errors
+    /// Experts that the ranks do not divide; no memory for the rows that come; the device.
+    pub fn of(cx: &Cx<'_>, routing: &Routing, axis: Axis) -> Result<Spread> {
+        let env = cx.env;
         let (run, ranks) = (env.run, u64::from(env.groups.size(axis)));
         let ([n, k, e], own) = (routing.sizes, routing.rows());
         let each = e / ranks.max(1);
@@ -150,7 +154,7 @@ impl Spread {
         let make = || {
             let both = run.empty([2 * e], DType::I32)?;
             let [send, recv] = [0, e].map(|at| both.narrow(0, at, e));
-            add::copy(env, &send, &routing.counts)?;
+            add::copy(env, &send, routing.counts())?;
             let on = Link {
                 once: true,
                 ..Link::new("counts of rows", axis)
@@ -167,24 +171,20 @@ impl Spread {
             let come = here.iter().copied().cycle().take(e as usize);
             mine.iter().copied().chain(come).collect()
         };
-        let Told {
-            numbers,
-            planned,
-            unit,
-        } = env.groups.told(run, &make, &planned)?;
-        let rows = match numbers.split_at_checked(e as usize) {
+        let Numbers { all, planned, unit } = env.groups.numbers(run, &make, &planned)?;
+        let rows = match all.split_at_checked(e as usize) {
             Some((own, come)) if come.len() == own.len() => Rows {
                 own,
                 come,
                 each: each as usize,
             },
-            _ => return shape_error(format!("experts over {axis}: {} counts", numbers.len())),
+            _ => return shape_error(format!("experts over {axis}: {} counts", all.len())),
         };
         let sum = |all: &[i32]| all.iter().map(|n| i64::from(*n)).sum::<i64>();
-        let all = sum(rows.own);
-        if all != own as i64 || numbers.iter().any(|n| *n < 0) {
+        let counted = sum(rows.own);
+        if counted != own as i64 || all.iter().any(|n| *n < 0) {
             return shape_error(format!(
-                "experts over {axis}: {own} rows were given to experts, and these count {all}"
+                "experts over {axis}: {own} rows were given to experts, and these count {counted}"
             ));
         }
         let came = sum(rows.come) as u64;
@@ -307,39 +307,40 @@ fn full(e: Error, unit: &str, [came, own]: [u64; 2]) -> Error {
     }
 }
 
-impl Cx<'_> {
-    /// The ways of the rows of `routing` to the ranks of an axis, each of which has as many of the experts.
-    pub fn spread_experts(&mut self, routing: &Routing, axis: Axis) -> Result<Spread> {
-        Spread::of(self.env, routing, axis)
-    }
-
+impl Spread {
     /// Rows in the order of experts `[n k, d]`, where their experts are, in the order of these: `[room, d]`.
-    pub fn to_experts(&mut self, x: Var, ways: &Spread) -> Result<Var> {
-        self.go(x, ways, Way::There)
+    ///
+    /// # Errors
+    /// Other rows than those of the ways; the device.
+    pub fn to_experts(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+        self.go(cx, x, Way::There)
     }
 
-    /// What experts have made of them, `[room, d]`, as [`Cx::dispatch`] had the rows.
-    pub fn from_experts(&mut self, x: Var, ways: &Spread) -> Result<Var> {
-        self.go(x, ways, Way::Back)
+    /// The results of experts for these rows, `[room, d]`, as [`Cx::dispatch`] had the rows.
+    ///
+    /// # Errors
+    /// As [`Spread::to_experts`].
+    pub fn from_experts(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+        self.go(cx, x, Way::Back)
     }
 
-    fn go(&mut self, x: Var, ways: &Spread, way: Way) -> Result<Var> {
-        let (xv, axis) = (self.val(x)?.clone(), ways.0.axis);
-        let (name, rows, types) = match way {
-            Way::There => ("to_experts", ways.0.own, [Ty::I, Ty::V]),
-            Way::Back => ("from_experts", ways.0.room, [Ty::V, Ty::I]),
+    fn go(&self, cx: &mut Cx<'_>, x: Var, way: Way) -> Result<Var> {
+        let (xv, axis) = (cx.val(x)?.clone(), self.0.axis);
+        let (name, rows, [from, into]) = match way {
+            Way::There => ("to_experts", self.0.own, [Ty::I, Ty::V]),
+            Way::Back => ("from_experts", self.0.room, [Ty::V, Ty::I]),
         };
         if xv.shape().rank() != 2 || xv.shape().rows() != rows {
             return shape_error(format!("{name}: {xv:?} for {rows} rows"));
         }
-        let y = ways.run(self.env, &xv, way)?;
-        let made = self.next_node();
-        let out = self.push_val(y, made, Origin::Own, false);
-        self.typed(out, |c| {
-            c.step(name, c.vals[x.0 as usize], axis, types[0], types[1])
+        let y = self.run(cx.env, &xv, way)?;
+        let made = cx.next_node();
+        let out = cx.push_val(y, made, Origin::Own, false);
+        cx.typed(out, |c| {
+            c.step(name, c.vals[x.0 as usize], axis, from, into)
         });
-        let ways = ways.clone();
-        self.push_node(OpNode::Spread(Box::new(Node { x, out, way, ways })));
+        let ways = self.clone();
+        cx.push_node(OpNode::Spread(Box::new(Node { x, out, way, ways })));
         Ok(out)
     }
 }
