@@ -74,6 +74,8 @@ fn a_mixed_job_with_experts_over_its_ranks_has_the_bits_of_one_back_end() {
         "model.moe={\"experts\": 4}",
         "mesh.ep=2",
         "zero_optimization.stage=2",
+        "run.steps=3",
+        "run.generate.tokens=0",
     ];
     train(&s, "4", "one", &sets);
     train(&s, &format!("cpu:1,{file}:2,cpu:1"), "mixed", &sets);
