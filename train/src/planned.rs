@@ -1,12 +1,16 @@
-//! What a run's steps were to take of device memory, by rehearsing them on the null device as `crossweave plan` does, for the
+//! What a run's steps were to take of device memory and of time, by rehearsing them on the null device as `crossweave plan` does, for the
 //! report to set beside what they took.
 
 use crate::backend::open_linked;
 use crate::job::Class;
 use crate::prepared::Run;
 use crate::ready::rehearsed;
+use crate::save::RankEnd;
 use crate::train_error::Result;
-use crossweave_engine::predict;
+use crate::figures::plan::{Clock, costs_of, played_timeline};
+use crossweave_engine::{Engine, predict};
+use crossweave_mesh::Axis;
+use crossweave_timeline::Timeline;
 use serde_json::{Map, Value, json};
 
 /// For each class of ranks their peak bytes by tag and in all. Empty where ranks take different shares of a batch.
@@ -32,4 +36,28 @@ fn planned(run: &Run, class: &Class) -> Result<Value> {
         .map(|(tag, b)| (tag.clone(), b.peak.into()))
         .collect();
     Ok(json!({"ranks": class.ranks, "tags": tags, "total": memory.total.peak}))
+}
+
+/// The timeline of a step as it was planned, with the times that the run's units were found to take. None where there are no stages, or none was
+/// watched.
+pub fn timeline(run: &Run, ends: &[RankEnd]) -> Option<Timeline> {
+    let cut = run.layout.division.stages.as_ref()?;
+    let watched = ends.iter().filter_map(|e| e.watched.as_ref());
+    let units = costs_of(watched.flat_map(|w| w.units.clone()));
+    if units.is_empty() || run.local_ranks.has_null() {
+        return None;
+    }
+    let plugin = open_linked("null", &run.host).ok()?;
+    let of = |stage: u32| -> Option<(Engine, u64)> {
+        let mut all = run.layout.classes.iter();
+        let class = all.find(|c| run.job.place(c.first).at(Axis::Pp) == stage)?;
+        let mut engine = rehearsed(&plugin, &run.job, &run.layout, class).ok()?;
+        let peak = predict(&mut engine).ok()?.steady.total.peak;
+        Some((engine, peak))
+    };
+    let all: Vec<_> = (0..cut.runs.stages()).map(of).collect::<Option<_>>()?;
+    let recompute = all.first()?.0.spec().recompute;
+    let plans = all.iter().map(|(e, peak)| (e.plan(), e.facts(), *peak));
+    let clock = Clock::measured(units, recompute);
+    played_timeline(cut, &plans.collect::<Vec<_>>(), &clock).ok()
 }

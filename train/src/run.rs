@@ -166,10 +166,7 @@ impl Started {
             for what in &end.idle {
                 run.on(Event::Warning(what));
             }
-            ledgers.push(RankEnd {
-                ledger: end.ledger,
-                time: end.time,
-            });
+            ledgers.push(end.end);
             summary = summary.or(end.summary);
         }
         if let Some(p) = processes {

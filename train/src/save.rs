@@ -3,14 +3,14 @@
 use crate::companions::Companions;
 use crate::events::Event;
 use crate::prepared::Run;
-use crate::record;
+use crate::{planned, record};
 use crate::stored::{Weights, has_averages};
 use crate::train_error::{Result, TrainError};
 use crossweave_checkpoint::{Checkpoint, Dtype, session};
 use crossweave_config as config;
 use crossweave_engine::RankLedger;
 use crossweave_models::export::export;
-use crossweave_report::{StepTime, whole};
+use crossweave_report::{StepTime, Watched, whole};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -23,6 +23,9 @@ pub struct RankEnd {
     /// Its mean step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<StepTime>,
+    /// What it did in a step, where it is the first of a pipeline stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watched: Option<Watched>,
 }
 
 /// Makes the output folder, clears what a killed run left unfinished in it, and writes `config.json` and `run.json`. Returns the
@@ -63,6 +66,9 @@ pub fn write_ledgers(run: &Run, ledgers: &[RankEnd]) -> Result<()> {
         let units = s.runs.iter().map(|r| [r.units.start, r.units.end]);
         let units: Vec<[u32; 2]> = units.collect();
         ledger["pipeline"] = json!({"units": units, "data_parallel_ranks": run.job.data_ranks(), "schedule": s.order.name()});
+        if let Some(planned) = planned::timeline(run, ledgers) {
+            ledger["pipeline"]["planned"] = json!(planned);
+        }
     }
     if run.job.tensor_ranks() > 1 {
         ledger["tensor_parallel"] = run.job.tensor_ranks().into();

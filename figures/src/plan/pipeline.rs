@@ -1,6 +1,6 @@
 //! What holds for a pipeline: each stage's ranks by themselves, and all of them together.
 
-use super::RankFigures;
+use super::{RankFigures, Schedule};
 use crossweave_engine::{PipelineOrder, PipelineSpec};
 use crossweave_plan::Facts;
 use serde::Serialize;
@@ -80,14 +80,16 @@ pub struct OfStages {
     pub bubble_formula: &'static str,
     /// The formula of what passes between stages.
     pub traffic_formula: &'static str,
+    /// Every schedule with the units of this job.
+    pub schedules: Vec<Schedule>,
 }
 
 impl Pipeline {
-    /// The pipeline of these stages, on `ranks` ranks in all.
+    /// The pipeline of these stages, on `ranks` ranks in all, beside all schedules.
     pub fn of(
         spec: &PipelineSpec,
         micro_batches: u64,
-        ranks: u64,
+        (ranks, schedules): (u64, Vec<Schedule>),
         stages: Vec<RankFigures>,
     ) -> Pipeline {
         let p = u64::from(spec.runs.stages());
@@ -110,6 +112,7 @@ impl Pipeline {
                     }
                 },
                 traffic_formula: "B T d elements forward and as many backward, per micro-batch and boundary",
+                schedules,
             },
             stages,
         }
