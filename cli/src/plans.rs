@@ -2,8 +2,8 @@
 
 use crate::args::PlanArgs;
 use crate::error::{CliError, Result};
-use crate::figures::plan::{Costs, Planned, Planning, measured, plan, program};
-use crate::outputs::{self, TIMELINE};
+use crate::figures::plan::{Costs, Form, Planning, measured, plan, program};
+use crate::outputs;
 use crate::ranks::Ranks;
 use crate::say::say;
 use crate::surroundings::Surroundings;
@@ -37,11 +37,10 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
         say!("{}", program(&request, &what)?);
         return Ok(());
     }
-    let drawn = args.schedule.as_deref().map(Drawn::at).transpose()?;
-    let planned = plan(&request, &what)?;
-    if let Some(drawn) = drawn {
-        return drawn.write(&planned);
+    if let Some(path) = &args.schedule {
+        return draw(&request, &what, path);
     }
+    let planned = plan(&request, &what)?;
     if args.json {
         say!("{:#}", json!(planned.figures));
         return Ok(());
@@ -78,52 +77,30 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
     Ok(())
 }
 
-/// Where a timeline goes, and as what.
-enum Drawn<'a> {
-    Shown,
-    Text(&'a Path),
-    Svg(&'a Path),
-    Trace(&'a Path),
-}
-
-impl Drawn<'_> {
-    /// That of `--schedule FILE`.
-    fn at(path: &Path) -> Result<Drawn<'_>> {
-        let option = "--schedule";
-        if path.as_os_str() == "-" {
-            return Ok(Drawn::Shown);
+/// Draws the timeline of a plan to a file, or to the screen.
+fn draw(request: &Request, what: &Planning, path: &Path) -> Result<()> {
+    const OPTION: &str = "--schedule";
+    let shown = path.as_os_str() == "-";
+    let form = match Form::of(path) {
+        _ if shown => Form::Text,
+        Some((form, begins)) => {
+            outputs::check(OPTION, path, begins)?;
+            form
         }
-        let kind = path.extension().and_then(|e| e.to_str());
-        let (drawn, begins): (_, &[u8]) = match kind {
-            Some("svg") => (Drawn::Svg(path), b"<svg"),
-            Some("json") => (Drawn::Trace(path), TIMELINE),
-            Some("txt") => (Drawn::Text(path), b""),
-            _ => {
-                return Err(CliError::refused(
-                    format!("{option} {}: not known what to draw", path.display()),
-                    "name a file that ends in .svg, .txt or .json (a trace for Perfetto), or - for the screen",
-                ));
-            }
-        };
-        outputs::check(option, path, begins)?;
-        Ok(drawn)
+        None => {
+            return Err(CliError::refused(
+                format!("{OPTION} {}: not known what to draw", path.display()),
+                "name a file that ends in .svg, .txt or .json (a trace for Perfetto), or - for the screen",
+            ));
+        }
+    };
+    let drawn = plan(request, what)?.timeline.map(|t| t.drawn(form));
+    let drawn = drawn.unwrap_or_default();
+    if shown {
+        say!("{}", drawn.trim_end());
+        return Ok(());
     }
-
-    fn write(&self, planned: &Planned) -> Result<()> {
-        let Some(timeline) = &planned.timeline else {
-            return Ok(());
-        };
-        let (path, text) = match self {
-            Drawn::Shown => {
-                say!("{}", timeline.text().trim_end());
-                return Ok(());
-            }
-            Drawn::Text(path) => (path, timeline.text()),
-            Drawn::Svg(path) => (path, timeline.svg()),
-            Drawn::Trace(path) => (path, timeline.trace().to_string()),
-        };
-        whole::write(path, text).map_err(CliError::io("write", path))?;
-        say!("{}", path.display());
-        Ok(())
-    }
+    whole::write(path, drawn).map_err(CliError::io("write", path))?;
+    say!("{}", path.display());
+    Ok(())
 }

@@ -36,8 +36,8 @@ pub use crossweave_mesh::{Axis, Place, Topology};
 pub use crossweave_planner::{
     AtFloor, Cost, Documents, Dry, FileEngine, FileSettings, LossScaler, Lowered, OffloadDevice,
     OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute,
-    ReduceGradients, Rows, ScaleRule, ScalerState, Units, ZeroSpec, ZeroStage, optimizers,
-    played, side_programs,
+    ReduceGradients, Rows, ScaleRule, ScalerState, Units, ZeroSpec, ZeroStage, optimizers, played,
+    side_programs,
 };
 pub use crossweave_program::StateKind;
 pub use crossweave_state::{Shard, ShardPart, Snapshot};

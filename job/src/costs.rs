@@ -17,7 +17,10 @@ impl Job {
     /// As [`Job::units`].
     pub fn unit_costs(&self, place: &Place, sizes: Sizes<'_>) -> Result<Vec<Cost>> {
         let model = self.source.spec.model();
-        let experts = model.routed().next().map_or((1, 1), |e| (e.chosen, e.count));
+        let experts = model
+            .routed()
+            .next()
+            .map_or((1, 1), |e| (e.chosen, e.count));
         Ok(unit_costs(&self.units(place)?, sizes, experts))
     }
 }

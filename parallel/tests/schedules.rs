@@ -1,10 +1,13 @@
 //! Schedules of one run a stage and of several: what they take by the clock, what they hold, and that no order of them hangs.
 #![forbid(unsafe_code)]
 
+use crossweave_parallel::played::{self, Outlook};
 use crossweave_parallel::schedule::{Order, pipeline};
 use crossweave_parallel::timeline::{Cost, Timeline};
 use crossweave_plan::axes::{Axis, Topology};
-use crossweave_plan::{Facts, Law, Plan, PlanError, Runs, StepKind, UnitFacts, check, check_world};
+use crossweave_plan::{
+    Depend, Facts, Law, Pass, Plan, PlanError, Runs, StepKind, UnitFacts, check, check_world,
+};
 
 /// One unit a run, of `chunks` runs a stage where the order leaves a choice.
 fn runs(order: Order, p: u32, chunks: u32) -> Runs {
@@ -144,6 +147,67 @@ fn uneven_costs_have_a_bound_and_an_order() {
             "{p} stages, {m}: {ends:?}"
         );
     }
+}
+
+/// Plans take as long as the lists that they are made of, where every part of a run takes as long: no message stands in the way of another. With
+/// other costs one may, and a plan is no faster than its lists. It holds as many runs, and every stage works for as long.
+#[test]
+fn plans_take_as_long_as_their_lists() {
+    let mut seed = 11u64;
+    let mut roll = |n: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) % n
+    };
+    let mut later = 0;
+    for order in Order::ALL {
+        for (p, m) in [(1, 3), (2, 4), (3, 6), (4, 8), (4, 16), (5, 10), (8, 16)] {
+            let cut = runs(order, p, 3);
+            let even = Outlook::of(order, &cut, m, |_| Cost::UNIT).unwrap();
+            let listed = play(order, &cut, m, |_| Cost::UNIT);
+            assert_eq!(
+                even.makespan,
+                listed.makespan(),
+                "{order:?}, {p} stages, {m}"
+            );
+            let peaks: Vec<u32> = (0..p).map(|s| listed.peak(s)).collect();
+            assert_eq!(even.in_flight, peaks, "{order:?}, {p} stages, {m}");
+            let costs: Vec<Cost> = (0..cut.count())
+                .map(|_| Cost {
+                    forward: 1 + roll(9),
+                    input: 1 + roll(9),
+                    weights: 1 + roll(9),
+                })
+                .collect();
+            let uneven = Outlook::of(order, &cut, m, |k| costs[k]).unwrap();
+            let listed = play(order, &cut, m, |k| costs[k]).makespan();
+            assert!(uneven.makespan >= listed, "{order:?}, {p} stages, {m}");
+            later += usize::from(uneven.makespan > listed);
+            for s in 0..p {
+                let own = cut.of(s).map(|k| costs[k].whole()).sum::<u64>();
+                assert_eq!(uneven.busy[s as usize], u64::from(m) * own);
+            }
+            assert!((0.0..1.0).contains(&uneven.idle()), "{}", uneven.idle());
+        }
+    }
+    assert!(later > 5, "messages were in the way {later} times");
+}
+
+/// A plan whose messages cross stands for ever, and is named with its stage and step.
+#[test]
+fn plans_that_cross_are_named() {
+    let cut = runs(Order::OneFOneB, 2, 1);
+    let mut all = plans(Order::OneFOneB, &cut, 3);
+    let is_message = |k: &usize| all[1].steps[*k].op.is_message();
+    let messages: Vec<usize> = (0..all[1].steps.len()).filter(is_message).collect();
+    let mut steps = all[1].steps.clone();
+    steps.swap(messages[0], messages[1]);
+    all[1] = Plan::default().rebuild(steps);
+    let facts = facts(&cut, 3);
+    let ordered = all.iter().map(|p| Depend.run(p.clone(), &facts).unwrap());
+    let ordered: Vec<Plan> = ordered.collect();
+    let borrowed: Vec<&Plan> = ordered.iter().collect();
+    let e = played::play(&borrowed, |_, s| played::work(&s.op, |_| Cost::UNIT)).unwrap_err();
+    assert!(e.contains("stage 0 waits for ever at step"), "{e}");
 }
 
 /// Every stage's plan keeps the laws, every world comes to its end, and as many boundaries are crossed as runs change stages.

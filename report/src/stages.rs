@@ -36,7 +36,10 @@ fn timeline(stages: &[(&Watched, Option<u64>)], schedule: &str) -> Option<Timeli
         stages: stages.iter().map(one).collect(),
         ..Timeline::default()
     };
-    t.note = format!("by the devices' events; idle {:.1} % of it", 100.0 * t.idle());
+    t.note = format!(
+        "by the devices' events; idle {:.1} % of it",
+        100.0 * t.idle()
+    );
     Some(t)
 }
 

@@ -29,7 +29,7 @@ pub struct Times {
     /// The run is traced: the trace reads the tracer's spans and hands them on, and every step is watched.
     traced: bool,
     split: Split,
-    /// Of the first rank of each pipeline stage.
+    /// What the first rank of a pipeline stage is watched by.
     watcher: Option<Watcher>,
     /// Steps since the start.
     steps: u64,
@@ -130,7 +130,10 @@ impl Times {
     /// The mean step of the run, and what was seen of the last one; every step has been waited for.
     pub fn end(&mut self) -> (Option<StepTime>, Option<Watched>) {
         self.take(&[], u64::MAX);
-        (self.split.mean(), self.watcher.take().and_then(Watcher::end))
+        (
+            self.split.mean(),
+            self.watcher.take().and_then(Watcher::end),
+        )
     }
 }
 

@@ -2,14 +2,14 @@
 //! report to set beside what they took.
 
 use crate::backend::open_linked;
+use crate::figures::plan::{Clock, costs_of, played_timeline};
 use crate::job::Class;
 use crate::prepared::Run;
 use crate::ready::rehearsed;
-use crate::save::RankEnd;
 use crate::train_error::Result;
-use crate::figures::plan::{Clock, costs_of, played_timeline};
 use crossweave_engine::{Engine, predict};
 use crossweave_mesh::Axis;
+use crossweave_report::Watched;
 use crossweave_timeline::Timeline;
 use serde_json::{Map, Value, json};
 
@@ -40,9 +40,8 @@ fn planned(run: &Run, class: &Class) -> Result<Value> {
 
 /// The timeline of a step as it was planned, with the times that the run's units were found to take. None where there are no stages, or none was
 /// watched.
-pub fn timeline(run: &Run, ends: &[RankEnd]) -> Option<Timeline> {
+pub fn timeline<'a>(run: &Run, watched: impl Iterator<Item = &'a Watched>) -> Option<Timeline> {
     let cut = run.layout.division.stages.as_ref()?;
-    let watched = ends.iter().filter_map(|e| e.watched.as_ref());
     let units = costs_of(watched.flat_map(|w| w.units.clone()));
     if units.is_empty() || run.local_ranks.has_null() {
         return None;

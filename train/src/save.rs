@@ -3,9 +3,9 @@
 use crate::companions::Companions;
 use crate::events::Event;
 use crate::prepared::Run;
-use crate::{planned, record};
 use crate::stored::{Weights, has_averages};
 use crate::train_error::{Result, TrainError};
+use crate::{planned, record};
 use crossweave_checkpoint::{Checkpoint, Dtype, session};
 use crossweave_config as config;
 use crossweave_engine::RankLedger;
@@ -66,7 +66,8 @@ pub fn write_ledgers(run: &Run, ledgers: &[RankEnd]) -> Result<()> {
         let units = s.runs.iter().map(|r| [r.units.start, r.units.end]);
         let units: Vec<[u32; 2]> = units.collect();
         ledger["pipeline"] = json!({"units": units, "data_parallel_ranks": run.job.data_ranks(), "schedule": s.order.name()});
-        if let Some(planned) = planned::timeline(run, ledgers) {
+        let watched = ledgers.iter().filter_map(|l| l.watched.as_ref());
+        if let Some(planned) = planned::timeline(run, watched) {
             ledger["pipeline"]["planned"] = json!(planned);
         }
     }

@@ -157,7 +157,11 @@ mod tests {
         assert_eq!(w.last.as_ref().map(|l| l.0), Some(1));
         let seen = w.end().unwrap();
         assert_eq!((seen.step, seen.stage), (3, 1));
-        let times: Vec<_> = seen.units.iter().map(|u| (u.unit, u.forward, u.backward)).collect();
+        let times: Vec<_> = seen
+            .units
+            .iter()
+            .map(|u| (u.unit, u.forward, u.backward))
+            .collect();
         assert_eq!(times, [(2, 20, [0, 0]), (3, 10, [4, 6])]);
         let forwards: Vec<_> = seen.spans.iter().map(|s| s.time).collect();
         assert!(forwards.contains(&(2060, 2064)), "{forwards:?}");

@@ -36,6 +36,7 @@ mod objectives;
 mod offload;
 mod oracles;
 mod other_meshes;
+mod pictures;
 mod pipelines;
 mod predict;
 mod probes;

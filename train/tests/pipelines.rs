@@ -354,3 +354,98 @@ fn stages_are_weighed_by_what_ranks_can() {
     let other = weights.set("mesh.pp_layers=\"2,3\"");
     other.refused(&["mesh.pp_layers", "run.balance asks for another"]);
 }
+
+/// With several runs a stage the sum of them is weighed: the slower stage has fewer units in all, by weights and by what was measured.
+#[test]
+fn the_runs_of_a_stage_are_weighed_together() {
+    let s = scratch();
+    let two = s.job("llama.json").ranks(2).steps(2);
+    let two = two.set("mesh.pp=2").set("model.num_hidden_layers=8");
+    for schedule in ["interleaved", "zbv", "dualpipev"] {
+        let two = two.clone().set(&format!("mesh.pp_schedule=\"{schedule}\""));
+        let weights = two.clone().set("run.balance=\"1,3\"");
+        let plan = weights.plan();
+        let units = |k: usize| -> u64 {
+            let stage = &plan["stages"][k];
+            let more = stage["more_units"].as_array().expect("runs").iter();
+            let all = more.chain([&stage["units"]]);
+            all.map(|u| u[1].as_u64().expect("a unit") - u[0].as_u64().expect("a unit"))
+                .sum()
+        };
+        assert_eq!(units(0) + units(1), 10, "{schedule}");
+        // Of the embedding, which multiplies nothing, the first stage has more than its share.
+        assert!(units(0) <= 4 && units(1) >= 6, "{schedule}: {}", units(0));
+        weights.run(schedule);
+        let key = format!("measured-{schedule}");
+        let said = two.clone().set("run.balance=\"speed\"").run(&key).said;
+        let note = said.lines().find(|l| l.contains("run.balance: ranks do"));
+        let list = note.and_then(|n| n.split("mesh.pp_layers=\"").nth(1));
+        let list = list.and_then(|l| l.split('"').next()).expect("a division");
+        assert_eq!(list.split(',').count(), 4, "{said}");
+        let again = format!("again-{schedule}");
+        two.set(&format!("mesh.pp_layers=\"{list}\"")).run(&again);
+        same(&s.path(&key), &s.path(&again));
+    }
+    for schedule in ["zbv", "dualpipev"] {
+        same(&s.path("interleaved"), &s.path(schedule));
+    }
+}
+
+/// Every schedule stands beside the chosen one, with what a step takes, or the reason why this job cannot take it.
+#[test]
+fn a_plan_has_every_schedule_beside_the_chosen_one() {
+    let s = scratch();
+    let job = s.job("llama.json").ranks(2).set("mesh.pp=2");
+    let rows = |sets: &[&str]| -> Vec<Value> {
+        let plan = job.clone().sets(sets).plan();
+        plan["pipeline"]["schedules"]
+            .as_array()
+            .expect("rows")
+            .clone()
+    };
+    let of = |rows: &[Value], name: &str| -> Value {
+        let row = rows.iter().find(|r| r["schedule"] == name);
+        row.expect("every schedule").clone()
+    };
+    let chosen = rows(&["mesh.pp_schedule=\"zb-h1\"", "train_batch_size=8"]);
+    assert_eq!(chosen.len(), 6);
+    for row in &chosen {
+        let own = row["schedule"] == "zb-h1";
+        assert_eq!(row["chosen"], own, "{row}");
+        let times = row["times_the_chosen"].as_f64().expect("a makespan");
+        assert!(if own { times == 1.0 } else { times > 0.5 }, "{row}");
+        let idle = row["idle_fraction"].as_f64().expect("a part");
+        assert!((0.0..1.0).contains(&idle), "{row}");
+        let flying = row["runs_in_flight"].as_array().expect("stages");
+        assert_eq!(flying.len(), 2);
+    }
+    // Backwards in two parts fill what 1F1B of the same stages leaves idle.
+    let times = of(&chosen, "1f1b")["times_the_chosen"].as_f64();
+    assert!(times > Some(1.0), "{chosen:?}");
+    let odd = rows(&["train_batch_size=3"]);
+    let why = |name: &str| of(&odd, name)["refused"].as_str().map(str::to_string);
+    assert!(
+        why("interleaved")
+            .expect("a reason")
+            .contains("a multiple of the stages")
+    );
+    assert!(
+        why("dualpipev")
+            .expect("a reason")
+            .contains("two for each stage")
+    );
+    assert_eq!(why("zbv"), None);
+    let few = rows(&["model.num_hidden_layers=1", "train_batch_size=4"]);
+    let why = of(&few, "zbv")["refused"]
+        .as_str()
+        .expect("a reason")
+        .to_string();
+    assert!(
+        why.contains("4 runs of units") && why.contains("3 units"),
+        "{why}"
+    );
+    // What the table refuses, a run refuses.
+    let job = job.clone().set("model.num_hidden_layers=1");
+    let (e, _) = job.set("mesh.pp_schedule=\"zbv\"").fails("refused");
+    names(&e, &["mesh.pp_schedule", "3 units"]);
+}

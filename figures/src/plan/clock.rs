@@ -29,6 +29,9 @@ struct Rates {
     mesh: Topology,
 }
 
+/// A part of a stage, where all count alike: divided by as many runs as there may be, near enough.
+const STAGE: u64 = 5040;
+
 /// How long each step of a job takes.
 pub struct Clock {
     /// What its times are.
@@ -133,7 +136,7 @@ impl Clock {
             );
             clock.rates = Some(Rates {
                 profile,
-                mesh: known.mesh.clone(),
+                mesh: known.mesh,
             });
         }
         Ok(clock)
@@ -171,8 +174,16 @@ impl Clock {
         }
     }
 
-    /// The cost of a run, with what it computes once more.
+    /// The cost of a run, with what it computes once more. Where all runs count alike, those of a stage together are as much in every schedule.
     pub fn run(&self, runs: &Runs, run: usize) -> Cost {
+        if self.even {
+            let each = STAGE * u64::from(runs.stages()) / runs.count().max(1) as u64;
+            return Cost {
+                forward: each,
+                input: each,
+                weights: each,
+            };
+        }
         let stage = runs.iter().nth(run).map_or(0, |r| r.stage);
         let units = runs.units(run);
         let all = units.map(|u| self.unit(runs, stage, u as usize));
@@ -181,7 +192,7 @@ impl Clock {
             input: a.input + b.input,
             weights: a.weights + b.weights,
         });
-        if self.recompute == Recompute::Full && !matches!(self.unit, Unit::Part) {
+        if self.recompute == Recompute::Full {
             whole.input += whole.forward;
         }
         whole
@@ -238,16 +249,15 @@ fn moved(op: &StepKind, facts: &Facts, r: &Rates) -> (u64, f64) {
         StepKind::StateIn { unit: u } | StepKind::StateOut { unit: u } => {
             (facts.shard(*u, unit(u).host_state_bytes), r.profile.host)
         }
-        StepKind::GradOut { unit: u, .. } => {
-            (facts.shard(*u, unit(u).grad_bytes), r.profile.host)
-        }
+        StepKind::GradOut { unit: u, .. } => (facts.shard(*u, unit(u).grad_bytes), r.profile.host),
         StepKind::ParamIn { unit: u } | StepKind::ShardIn { unit: u } => {
             (facts.shard(*u, unit(u).param_bytes), r.profile.host)
         }
         // Read and written once.
-        StepKind::Update { unit: u } => {
-            (2 * facts.shard(*u, unit(u).state_bytes), r.profile.bandwidth)
-        }
+        StepKind::Update { unit: u } => (
+            2 * facts.shard(*u, unit(u).state_bytes),
+            r.profile.bandwidth,
+        ),
         _ => (0, 1.0),
     }
 }

@@ -17,13 +17,13 @@ use crate::layout::divided;
 use crate::request::Request;
 use crate::stages;
 use crate::train_error::{Result, TrainError};
+pub use clock::{Clock, Costs, costs_of, measured};
 use crossweave_config::Config;
 use crossweave_engine::{Dry, Engine, RankSpec, rehearsal};
 use crossweave_hal::{CheckerState, Plugin};
 use crossweave_mesh::{Axis, Place};
 use crossweave_plan::{Facts, Plan};
-use crossweave_timeline::Timeline;
-pub use clock::{Clock, Costs, costs_of, measured};
+pub use crossweave_timeline::{Form, Timeline};
 use facts::JobFacts;
 pub use pipeline::{OfStages, Pipeline, PipelineStage};
 pub use rank::{
@@ -262,7 +262,7 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
     let pipeline = division.stages.as_ref().map(|cut| {
         (rank.job.ranks, rank.job.params) = (ranks, dry.params);
         let each = schedules::all(&job, cut, spec.micro_batches, &clock);
-        Pipeline::of(cut, micro_batches, (ranks, each), all)
+        Pipeline::of(cut, micro_batches, ranks, (each, clock.words), all)
     });
     let units = dry.units.iter().map(|u| (u.name.to_string(), u.params));
     let idle = job.source.spec.model().idle();

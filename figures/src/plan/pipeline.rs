@@ -82,6 +82,8 @@ pub struct OfStages {
     pub traffic_formula: &'static str,
     /// Every schedule with the units of this job.
     pub schedules: Vec<Schedule>,
+    /// By what these are timed.
+    pub timed_by: String,
 }
 
 impl Pipeline {
@@ -89,7 +91,8 @@ impl Pipeline {
     pub fn of(
         spec: &PipelineSpec,
         micro_batches: u64,
-        (ranks, schedules): (u64, Vec<Schedule>),
+        ranks: u64,
+        (schedules, timed_by): (Vec<Schedule>, String),
         stages: Vec<RankFigures>,
     ) -> Pipeline {
         let p = u64::from(spec.runs.stages());
@@ -113,6 +116,7 @@ impl Pipeline {
                 },
                 traffic_formula: "B T d elements forward and as many backward, per micro-batch and boundary",
                 schedules,
+                timed_by,
             },
             stages,
         }

@@ -128,6 +128,9 @@ pub fn timeline(
         let mut memory: Vec<(u64, u64)> = computed.map(|((_, t), b)| (t.start, b)).collect();
         let ends = times.iter().map(|t| t.end).max().unwrap_or(0);
         memory.extend(memory.last().map(|m| (ends, m.1)));
+        if let Some(first) = memory.first_mut() {
+            first.0 = 0;
+        }
         Stage {
             name: match count {
                 1 => "rank 0".into(),

@@ -7,8 +7,12 @@ mod svg;
 mod text;
 mod trace;
 
+#[cfg(test)]
+mod tests;
+
 use crossweave_plan::{MicroBatch, Runs, StepKind};
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// What a stretch of time is spent with, as pictures tell it apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -108,7 +112,7 @@ impl What {
 pub struct Span {
     /// What is done.
     pub what: What,
-    /// Of the stage's runs of units, counted from 0, the one that it is done with.
+    /// The run that it is done with, among those of the stage.
     pub run: u32,
     /// The micro-batch; none of what is done for all of them.
     pub mb: Option<MicroBatch>,
@@ -116,7 +120,8 @@ pub struct Span {
     pub time: (u64, u64),
 }
 
-/// The spans of a stage, from its steps with their times: units of a run that follow one another are one span.
+/// The spans of a stage, from its steps with their times: units of a run that follow one another are one span, and what is computed in no time is
+/// none.
 pub fn spans<'a>(
     runs: &Runs,
     stage: u32,
@@ -136,6 +141,9 @@ pub fn spans<'a>(
         let run = op.units().first().and_then(|u| run_of(*u)).unwrap_or(0) as u32;
         let mb = op.micro_batch();
         if what.computes() {
+            if time.1 <= time.0 {
+                continue;
+            }
             let before = last.map(|k: usize| &mut all[k]);
             let same = |s: &&mut Span| (s.what, s.run, s.mb) == (what, run, mb);
             let length = time.1 - time.0;
@@ -170,6 +178,29 @@ pub struct Stage {
     pub peak: Option<u64>,
 }
 
+/// What a timeline is drawn as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A picture.
+    Svg,
+    /// Lines of text.
+    Text,
+    /// Events for Perfetto.
+    Trace,
+}
+
+impl Form {
+    /// The form of a file by the end of its name, and what such a file begins with; none of another file.
+    pub fn of(path: &Path) -> Option<(Form, &'static [u8])> {
+        match path.extension()?.to_str()? {
+            "svg" => Some((Form::Svg, b"<svg")),
+            "txt" => Some((Form::Text, b"")),
+            "json" => Some((Form::Trace, b"{\"displayTimeUnit\":")),
+            _ => None,
+        }
+    }
+}
+
 /// What a moment's number means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -197,6 +228,15 @@ pub struct Timeline {
 }
 
 impl Timeline {
+    /// The drawing in a form.
+    pub fn drawn(&self, form: Form) -> String {
+        match form {
+            Form::Svg => self.svg(),
+            Form::Text => self.text(),
+            Form::Trace => self.trace().to_string(),
+        }
+    }
+
     /// The end of the last span.
     pub fn end(&self) -> u64 {
         let all = self.stages.iter().flat_map(|s| &s.spans);
@@ -217,9 +257,12 @@ impl Timeline {
         let (mut busy, mut end) = (0u64, 0u64);
         for s in &self.stages {
             let mut until = 0;
-            for span in s.spans.iter().filter(|s| s.what < What::Optimizer) {
-                busy += span.time.1.saturating_sub(span.time.0.max(until));
-                until = until.max(span.time.1);
+            let own = s.spans.iter().filter(|s| s.what < What::Optimizer);
+            let mut times: Vec<(u64, u64)> = own.map(|s| s.time).collect();
+            times.sort_unstable();
+            for (from, to) in times {
+                busy += to.saturating_sub(from.max(until));
+                until = until.max(to);
             }
             end = end.max(until);
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 const LEFT: f64 = 74.0;
-const RIGHT: f64 = 96.0;
+const RIGHT: f64 = 104.0;
 /// Height of what is computed, of a thin row, and of the memory.
 const BAR: f64 = 24.0;
 const THIN: f64 = 6.0;
@@ -118,21 +118,21 @@ impl Drawing {
             c => format!(" class=\"{c}\""),
         };
         let (x, y, words) = (n(x), n(y), escape(words));
-        let _ = writeln!(
-            self.rest,
-            "<text{class} x=\"{x}\" y=\"{y}\">{words}</text>"
-        );
+        let _ = writeln!(self.rest, "<text{class} x=\"{x}\" y=\"{y}\">{words}</text>");
     }
 
     /// Everything that a stage does, from `top` on.
     fn stage(&mut self, s: &Stage, top: f64, rows: &Rows, right: f64) {
-        let _ = writeln!(self.rest, "<path class=\"base\" d=\"M{} {}H{}\"/>", LEFT, n(top + BAR), n(right));
+        let _ = writeln!(
+            self.rest,
+            "<path class=\"base\" d=\"M{} {}H{}\"/>",
+            LEFT,
+            n(top + BAR),
+            n(right)
+        );
         self.text("e", (LEFT - 10.0, top + BAR / 2.0 + 4.0), &s.name);
         for span in &s.spans {
             if span.what.computes() {
-                if span.time.1 == span.time.0 {
-                    continue;
-                }
                 let (from, width) = self.bar(span, (top, BAR), 0.0);
                 let words = span.mb.map_or(String::new(), |mb| mb.to_string());
                 if width > DIGIT * words.len() as f64 + 1.0 && !words.is_empty() {
@@ -170,7 +170,11 @@ impl Drawing {
             );
         }
         if let Some(peak) = s.peak {
-            self.text("dim s", (right + 8.0, y(peak).max(top + 6.0) + 4.0), &format!("{}", Size(peak)));
+            self.text(
+                "dim s",
+                (right + 8.0, y(peak).max(top + 6.0) + 4.0),
+                &format!("peak {}", Size(peak)),
+            );
         }
     }
 }
@@ -274,7 +278,11 @@ impl Timeline {
             let x = n(d.x(at));
             let (from, to) = (n(HEAD - 4.0), n(bottom));
             let _ = writeln!(d.rest, "<path class=\"grid\" d=\"M{x} {from}V{to}\"/>");
-            d.text("dim s m", (LEFT + at as f64 * d.scale, bottom + 15.0), &words);
+            d.text(
+                "dim s m",
+                (LEFT + at as f64 * d.scale, bottom + 15.0),
+                &words,
+            );
         }
         for (k, s) in self.stages.iter().enumerate() {
             d.stage(s, HEAD + tall * k as f64, &rows, right);
@@ -289,7 +297,10 @@ impl Timeline {
             escape(&self.described()),
             style()
         );
-        let _ = writeln!(o, "<rect class=\"page\" width=\"{width}\" height=\"{height}\" rx=\"8\"/>");
+        let _ = writeln!(
+            o,
+            "<rect class=\"page\" width=\"{width}\" height=\"{height}\" rx=\"8\"/>"
+        );
         o += &d.rest;
         for (class, path) in &d.bars {
             let bar = match class.starts_with(['f', 'b', 'w', 'r', 'o']) {
@@ -305,7 +316,10 @@ impl Timeline {
     /// The picture in sentences, for readers who cannot see it.
     fn described(&self) -> String {
         let stages = self.stages.len();
-        let mut o = format!("{stages} stages; idle {:.1} % of the time", 100.0 * self.idle());
+        let mut o = format!(
+            "{stages} stages; idle {:.1} % of the time",
+            100.0 * self.idle()
+        );
         let length = length(self);
         if !length.is_empty() {
             let _ = write!(o, "; {length}");
@@ -320,7 +334,9 @@ impl Timeline {
 
 fn style() -> String {
     let rules = |dark: bool| -> String {
-        let one = |(class, a, b): &(&str, &str, &str)| format!("{class}{{fill:{}}}", if dark { b } else { a });
+        let one = |(class, a, b): &(&str, &str, &str)| {
+            format!("{class}{{fill:{}}}", if dark { b } else { a })
+        };
         COLOURS.iter().map(one).collect()
     };
     let lines = |page: &str, grid: &str, base: &str| {

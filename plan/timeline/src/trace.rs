@@ -24,9 +24,7 @@ impl Timeline {
         };
         let mut events: Vec<Value> = vec![];
         for (pid, s) in self.stages.iter().enumerate() {
-            let name = |what: &str, tid: usize, name: &str| {
-                json!({"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": name}})
-            };
+            let name = |what: &str, tid: usize, name: &str| json!({"ph": "M", "pid": pid, "tid": tid, "name": what, "args": {"name": name}});
             events.push(name("process_name", 0, &s.name));
             let lanes = LANES.iter().enumerate();
             events.extend(lanes.map(|(tid, l)| name("thread_name", tid, l)));
@@ -42,9 +40,7 @@ impl Timeline {
                 json!({"ph": "X", "pid": pid, "tid": lane(span.what), "ts": ts, "dur": dur, "name": name, "args": args})
             };
             events.extend(s.spans.iter().map(one));
-            let bytes = |(at, bytes): &(u64, u64)| {
-                json!({"ph": "C", "pid": pid, "name": "device memory", "ts": *at as f64 * each, "args": {"bytes": bytes}})
-            };
+            let bytes = |(at, bytes): &(u64, u64)| json!({"ph": "C", "pid": pid, "name": "device memory", "ts": *at as f64 * each, "args": {"bytes": bytes}});
             events.extend(s.memory.iter().map(bytes));
         }
         json!({
