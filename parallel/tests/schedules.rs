@@ -282,6 +282,86 @@ fn a_swapped_pair_of_steps_passes_or_is_named() {
     );
 }
 
+/// What became of layouts and of their plans with two neighbouring steps swapped.
+#[derive(Default, Debug)]
+struct Swept {
+    layouts: usize,
+    passed: usize,
+    refused: usize,
+}
+
+/// Every schedule of so many stages, micro-batches and chunks: its plans keep the laws and come to their end, and so they do, or are refused with
+/// rank and step, with each `n`th pair of neighbouring steps swapped.
+fn sweep(p: u32, m: u32, chunks: u32, (n, seen): (usize, &mut usize), found: &mut Swept) {
+    for order in Order::ALL {
+        let cut = runs(order, p, chunks);
+        let alone = order != Order::Interleaved;
+        if alone && chunks > 1 || order.work(&cut, m).is_err() {
+            continue;
+        }
+        let at = format!("{order:?}, {p} stages, {m} micro-batches, {chunks} chunks");
+        let facts = facts(&cut, m);
+        let whole = plans(order, &cut, m);
+        for plan in &whole {
+            check(plan, &facts).unwrap_or_else(|e| panic!("{at}: {e}"));
+        }
+        agree(&whole, &facts).unwrap_or_else(|e| panic!("{at}: {e}"));
+        found.layouts += 1;
+        let mut plans = whole.clone();
+        for stage in 0..whole.len() {
+            for k in 1..whole[stage].steps.len() {
+                *seen += 1;
+                if *seen % n != 0 {
+                    continue;
+                }
+                let mut steps = whole[stage].steps.clone();
+                steps.swap(k - 1, k);
+                plans[stage] = Plan::default().rebuild(steps);
+                let own = check(&plans[stage], &facts).map(|_| ());
+                match own.and_then(|()| agree(&plans, &facts)) {
+                    Ok(()) => found.passed += 1,
+                    Err(e) => {
+                        found.refused += 1;
+                        let text = e.to_string();
+                        let named = text.contains("step") || text.contains("never");
+                        assert!(named, "{at}, step {k} of stage {stage}: {text}");
+                    }
+                }
+                plans[stage] = whole[stage].clone();
+            }
+        }
+    }
+}
+
+/// A sample of the sweep below.
+#[test]
+fn a_swapped_pair_of_any_schedule_passes_or_is_named() {
+    let (mut found, mut seen) = (Swept::default(), 0);
+    for (p, m, chunks) in [(2, 4, 3), (4, 8, 2), (5, 10, 4), (8, 16, 1), (7, 14, 2)] {
+        sweep(p, m, chunks, (61, &mut seen), &mut found);
+    }
+    assert!(
+        found.layouts == 10 && found.passed > 20 && found.refused > 20,
+        "{found:?}"
+    );
+}
+
+/// Every schedule of up to 8 stages, 32 micro-batches and 4 chunks, each with a share of its swapped pairs: `CROSSWEAVE_SWAPS=1` takes every one.
+#[test]
+#[ignore = "minutes; every pair of every layout takes hours: for a change of schedules, messages or laws"]
+fn every_schedule_with_every_pair_swapped_passes_or_is_named() {
+    let share = std::env::var("CROSSWEAVE_SWAPS").ok();
+    let share = share.and_then(|n| n.parse().ok()).unwrap_or(199);
+    let (mut found, mut seen) = (Swept::default(), 0);
+    for p in 1..=8 {
+        for (m, chunks) in (1..=32).flat_map(|m| (1..=4).map(move |c| (m, c))) {
+            sweep(p, m, chunks, (share, &mut seen), &mut found);
+        }
+        println!("up to {p} stages: {found:?} of {seen} pairs");
+    }
+    assert_eq!(found.layouts, 1556);
+}
+
 /// On a ring of chunks every stage sends to the next at one time: alone each would stand in its send, and as one group they pass. What two stages
 /// exchange is one event of both, so a message that is missing on one side is named.
 #[test]

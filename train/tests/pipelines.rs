@@ -76,6 +76,95 @@ fn runs_over_stages_have_the_bits_of_one_stage() {
     }
 }
 
+/// A rank that is killed between stages of several runs: what was saved before goes on to the bits of a run that was never stopped, under another
+/// schedule on other stages.
+#[test]
+fn a_kill_in_a_step_goes_on_under_another_schedule() {
+    let s = scratch();
+    s.job("llama.json").ranks(2).run("whole");
+    for (schedule, op, other, ranks, pp) in [
+        ("zbv", "send", "interleaved", 4, 2),
+        ("interleaved", "recv", "zb-h1", 6, 3),
+        ("zb-h1", "send", "dualpipev", 4, 2),
+        ("dualpipev", "recv", "1f1b", 8, 4),
+    ] {
+        let fault =
+            format!("faults=[{{\"rank\": 2, \"step\": 5, \"kind\": \"kill\", \"op\": \"{op}\"}}]");
+        let over = |ranks: u32, pp: u32, schedule: &str| {
+            let job = s
+                .job("llama.json")
+                .ranks(ranks)
+                .set(&format!("mesh.pp={pp}"));
+            job.set(&format!("mesh.pp_schedule=\"{schedule}\""))
+        };
+        let job = over(4, 2, schedule).set(&fault);
+        let (e, _) = job.fails(schedule);
+        let said = names(&e, &["rank 2 was killed on purpose", "pp"]);
+        assert_eq!(e.rank(), Some(2), "{said}");
+        let rest = over(ranks, pp, other).set("zero_optimization.stage=2");
+        rest.resume(schedule).goes_on();
+        assert_eq!(
+            losses(&s.path("whole")),
+            losses(&s.path(schedule)),
+            "{schedule}"
+        );
+        assert!(model_bytes(&s.path("whole")) == model_bytes(&s.path(schedule)));
+    }
+}
+
+/// Rows of several documents, labels that do not count, and adapters of a frozen model, to the bits of one stage.
+#[test]
+fn documents_labels_and_adapters_have_the_bits_of_one_stage() {
+    let s = scratch();
+    s.job("llama.json").steps(2).run("base");
+    let lines: String = (0..200)
+        .map(|i| {
+            format!(
+                "{{\"prompt\": \"{}+{}=\", \"completion\": \"{}\"}}\n",
+                i % 7,
+                i % 5,
+                i % 7 + i % 5
+            )
+        })
+        .collect();
+    s.write("pairs.jsonl", lines);
+    let folder = s.path("base/model").display().to_string();
+    let adapters =
+        format!("model={{\"hf\": \"{folder}\", \"lora\": {{\"r\": 2, \"lora_dropout\": 0.1}}}}");
+    let documents = [
+        "data.reset_attention_mask=true",
+        "data.reset_position_ids=true",
+    ];
+    let pairs = [
+        "data={\"train\": \"pairs.jsonl\", \"format\": \"prompt_completion\", \"pack\": true, \"seq_len\": 16}",
+        "run.validate_every=0",
+    ];
+    for (name, sets, schedules) in [
+        ("documents", &documents[..], ["interleaved", "zbv"]),
+        ("labels", &pairs[..], ["zb-h1", "dualpipev"]),
+        ("adapters", &[adapters.as_str()][..], ["interleaved", "zbv"]),
+    ] {
+        s.job("llama.json").ranks(2).steps(4).sets(sets).run(name);
+        for schedule in schedules {
+            let job = s.job("llama.json").ranks(4).steps(4).sets(sets);
+            let job = job.set("mesh.pp=2").set("zero_optimization.stage=2");
+            let out = format!("{name}-{schedule}");
+            job.set(&format!("mesh.pp_schedule=\"{schedule}\""))
+                .run(&out);
+            if name != "adapters" {
+                same(&s.path(name), &s.path(&out));
+                continue;
+            }
+            assert_eq!(losses(&s.path(name)), losses(&s.path(&out)), "{schedule}");
+            let file = |run: &str| {
+                let path = s.path(run).join("model/adapter_model.safetensors");
+                std::fs::read(path).expect("adapters")
+            };
+            assert!(file(name) == file(&out), "{schedule}");
+        }
+    }
+}
+
 /// Several runs a stage, and backwards in two parts, from the keys of a config; and on in another schedule on other stages.
 #[test]
 fn schedules_have_the_bits_of_one_stage() {
@@ -202,15 +291,18 @@ fn a_run_goes_on_over_any_stages() {
 fn stages_on_two_back_ends_have_the_bits_of_one() {
     let s = scratch();
     let file = cpu_plugin().display().to_string();
-    for (pp, layout) in [
-        ("mesh.pp=2", format!("cpu:2,{file}:2")),
-        ("mesh.pp=4", format!("{file}:1,cpu:2,{file}:1")),
+    for (pp, schedule, layout) in [
+        ("mesh.pp=2", "1f1b", format!("cpu:2,{file}:2")),
+        ("mesh.pp=4", "1f1b", format!("{file}:1,cpu:2,{file}:1")),
+        ("mesh.pp=2", "interleaved", format!("cpu:2,{file}:2")),
+        ("mesh.pp=2", "zbv", format!("{file}:2,cpu:2")),
+        // The ranks of each stage are on two back ends.
+        ("mesh.pp=2", "zbv", format!("cpu:1,{file}:2,cpu:1")),
     ] {
-        let (one, mixed) = (
-            format!("one-{}", layout.len()),
-            format!("mixed-{}", layout.len()),
-        );
-        let sets = [pp, "zero_optimization.stage=1"];
+        let name = format!("{}-{schedule}-{pp}", layout.len());
+        let (one, mixed) = (format!("one-{name}"), format!("mixed-{name}"));
+        let schedule = format!("mesh.pp_schedule=\"{schedule}\"");
+        let sets = [pp, &schedule, "zero_optimization.stage=1"];
         s.job("llama.json").ranks(4).sets(&sets).run(&one);
         s.job("llama.json").ranks(&layout).sets(&sets).run(&mixed);
         same(&s.path(&one), &s.path(&mixed));
