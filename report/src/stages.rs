@@ -59,28 +59,31 @@ fn image(t: &Timeline) -> String {
     )
 }
 
+impl Run {
+    /// A step of the pipeline stages as it ran, and as it was planned with the times of its units. None of a run without stages, or whose stages
+    /// were not watched.
+    pub fn stages(&self) -> Option<(Timeline, Option<&Timeline>)> {
+        let (schedule, planned) = self.schedule.as_ref()?;
+        let of = |(rank, w)| {
+            let mut own = self.memory.iter().filter(|m| m.rank == rank);
+            (w, own.find(|m| m.home == "device").map(fold::peak))
+        };
+        let each = self.watched.iter().map(|(rank, w)| (*rank, w));
+        let mut stages: Vec<(&Watched, Option<u64>)> = each.map(of).collect();
+        stages.sort_by_key(|(w, _)| w.stage);
+        Some((timeline(&stages, schedule)?, planned.as_ref()))
+    }
+}
+
 /// The section; nothing of a run without stages, or whose stages were not watched.
 pub fn section(run: &Run) -> String {
-    let Some((schedule, planned)) = &run.schedule else {
-        return String::new();
-    };
-    let mut stages: Vec<(&Watched, Option<u64>)> = run
-        .watched
-        .iter()
-        .map(|(rank, w)| {
-            let mut own = run.memory.iter().filter(|m| m.rank == *rank);
-            (w, own.find(|m| m.home == "device").map(fold::peak))
-        })
-        .collect();
-    stages.sort_by_key(|(w, _)| w.stage);
-    let Some(ran) = timeline(&stages, schedule) else {
+    let Some((ran, planned)) = run.stages() else {
         return String::new();
     };
     let ms = |t: &Timeline| millis(t.computed() as f64 / 1e6);
     let mut out = format!(
-        "<section><figure><figcaption><b>Pipeline stages</b> <small>{}</small></figcaption><p>Step {} took {} from its first forward to its last backward",
-        escape(schedule),
-        stages.first().map_or(0, |(w, _)| w.step),
+        "<section><figure><figcaption><b>Pipeline stages</b> <small>{}</small></figcaption><p>From its first forward to its last backward the step took {}",
+        escape(&ran.title),
         ms(&ran)
     );
     if let Some(p) = planned {

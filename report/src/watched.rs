@@ -3,7 +3,7 @@
 use crossweave_timeline::Span;
 use serde::{Deserialize, Serialize};
 
-/// One step of a rank, and the times of its units over all steps that were looked at.
+/// One step of a rank, and the times of its units in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watched {
     /// The rank's stage.
@@ -18,7 +18,7 @@ pub struct Watched {
     pub units: Vec<UnitTimes>,
 }
 
-/// The middle ones of the times that a unit took for a micro-batch, in nanoseconds.
+/// The time that a unit took for a micro-batch, on the mean, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitTimes {
     /// The unit.

@@ -1,5 +1,5 @@
 //! What a rank of each pipeline stage does in a step, by its device's events, for the report to draw beside what was planned: the spans of the
-//! last step that was watched, and the middle times of its units.
+//! last step that was watched, and how long its units took in it.
 
 use crossweave_engine::PipelineSpec;
 use crossweave_hal::trace::{Span, Work};
@@ -9,16 +9,14 @@ use crossweave_timeline::spans;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Times of a unit that are kept of each kind.
-const TIMES: usize = 256;
 /// Steps of plans beyond which a step is not drawn.
 const DRAWN: usize = 20_000;
 
 /// The steps of one step of training, with when each began and ended, in nanoseconds.
 type Seen = Vec<(StepKind, (u64, u64))>;
 
-/// Forward, backward in one, and its two parts.
-type Kinds = [Vec<u64>; 4];
+/// The time of a unit's forwards, backwards in one, and their two parts, with the number of each.
+type Kinds = [(u64, u64); 4];
 
 /// What one rank is seen to do.
 pub struct Watcher {
@@ -27,7 +25,6 @@ pub struct Watcher {
     began: u64,
     steps: BTreeMap<u64, Seen>,
     last: Option<(u64, Seen)>,
-    units: BTreeMap<u32, Kinds>,
 }
 
 fn nanos(t: Duration) -> u64 {
@@ -55,7 +52,6 @@ impl Watcher {
             began: nanos(wall.unwrap_or_default().saturating_sub(now)),
             steps: BTreeMap::new(),
             last: None,
-            units: BTreeMap::new(),
         }
     }
 
@@ -76,14 +72,6 @@ impl Watcher {
                 break;
             }
             let (step, seen) = first.remove_entry();
-            for (op, (from, to)) in &seen {
-                if let Some((unit, kind)) = computed(op) {
-                    let times = &mut self.units.entry(unit).or_default()[kind];
-                    if times.len() < TIMES {
-                        times.push(to.saturating_sub(*from));
-                    }
-                }
-            }
             if seen.len() <= DRAWN {
                 self.last = Some((step, seen));
             }
@@ -95,9 +83,17 @@ impl Watcher {
         self.settle(u64::MAX);
         let (step, mut seen) = self.last?;
         seen.sort_by_key(|(_, time)| *time);
+        let mut units: BTreeMap<u32, Kinds> = BTreeMap::new();
+        for (op, (from, to)) in &seen {
+            if let Some((unit, kind)) = computed(op) {
+                let (sum, count) = &mut units.entry(unit).or_default()[kind];
+                (*sum, *count) = (*sum + to.saturating_sub(*from), *count + 1);
+            }
+        }
         let each = seen.iter().map(|(op, time)| (op, *time));
-        let units = self.units.into_iter().map(|(unit, kinds)| {
-            let [forward, whole, input, weights] = kinds.map(middle);
+        let units = units.into_iter().map(|(unit, kinds)| {
+            let mean = |(sum, count): (u64, u64)| sum / count.max(1);
+            let [forward, whole, input, weights] = kinds.map(mean);
             UnitTimes {
                 unit,
                 forward,
@@ -117,12 +113,6 @@ impl Watcher {
     }
 }
 
-/// The middle one of some times.
-fn middle(mut times: Vec<u64>) -> u64 {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,7 +129,7 @@ mod tests {
         }
     }
 
-    /// Units of a run are one span, the last whole step is kept, and times are the middle ones of all steps.
+    /// Units of a run are one span, the last whole step is kept, and times are the means of it.
     #[test]
     fn a_step_is_kept_and_units_are_timed() {
         let cut = PipelineSpec::even(4, 2, PipelineOrder::ZbH1);
@@ -148,7 +138,8 @@ mod tests {
             w.take(&[
                 span("F2.0", step, at, at + 10 * step),
                 span("F3.0", step, at + 40, at + 50),
-                span("I3.0", step, at + 60, at + 64),
+                span("F3.1", step, at + 50, at + 64),
+                span("I3.0", step, at + 66, at + 70),
                 span("W3.0", step, at + 70, at + 76),
                 span("a1.0<0", step, at, at),
             ]);
@@ -162,8 +153,8 @@ mod tests {
             .iter()
             .map(|u| (u.unit, u.forward, u.backward))
             .collect();
-        assert_eq!(times, [(2, 20, [0, 0]), (3, 10, [4, 6])]);
+        assert_eq!(times, [(2, 30, [0, 0]), (3, 12, [4, 6])]);
         let forwards: Vec<_> = seen.spans.iter().map(|s| s.time).collect();
-        assert!(forwards.contains(&(2060, 2064)), "{forwards:?}");
+        assert!(forwards.contains(&(2066, 2070)), "{forwards:?}");
     }
 }
