@@ -5,7 +5,8 @@ use crate::events::Event;
 use crate::prepared::Run;
 use crate::stored::{Weights, has_averages};
 use crate::train_error::{Result, TrainError};
-use crate::{planned, record};
+use crate::planned::{Planned, timeline};
+use crate::record;
 use crossweave_checkpoint::{Checkpoint, Dtype, session};
 use crossweave_config as config;
 use crossweave_engine::RankLedger;
@@ -43,11 +44,11 @@ pub fn begin(run: &Run) -> Result<String> {
     Ok(session)
 }
 
-/// Writes `ledger.json`: both ledgers of every rank.
+/// Writes `ledger.json`: both ledgers of every rank, and of pipeline stages a step as it was planned.
 ///
 /// # Errors
 /// A folder that cannot be written.
-pub fn write_ledgers(run: &Run, ledgers: &[RankEnd]) -> Result<()> {
+pub fn write_ledgers(run: &Run, ledgers: &[RankEnd], planned: &[Planned<'_>]) -> Result<()> {
     run.check_claim()?;
     let reads = run.host.config_reads();
     let settings: serde_json::Map<_, _> = reads
@@ -67,7 +68,7 @@ pub fn write_ledgers(run: &Run, ledgers: &[RankEnd]) -> Result<()> {
         let units: Vec<[u32; 2]> = units.collect();
         ledger["pipeline"] = json!({"units": units, "data_parallel_ranks": run.job.data_ranks(), "schedule": s.order.name()});
         let watched = ledgers.iter().filter_map(|l| l.watched.as_ref());
-        if let Some(planned) = planned::timeline(run, watched) {
+        if let Some(planned) = timeline(run, planned, watched) {
             ledger["pipeline"]["planned"] = json!(planned);
         }
     }
