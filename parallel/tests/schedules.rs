@@ -386,8 +386,12 @@ fn a_ring_passes_as_groups_and_not_as_single_sends() {
                 return vec![s.op.clone()];
             }
             messages.sort_by_key(|m| !m.sends);
-            let one = messages.into_iter();
-            one.map(|m| StepKind::exchange(grad, vec![m])).collect()
+            let alone = |m| StepKind::Exchange {
+                grad,
+                round: 0,
+                messages: vec![m],
+            };
+            messages.into_iter().map(alone).collect()
         });
         Plan::from_ops(each)
     };

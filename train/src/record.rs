@@ -1,10 +1,10 @@
 //! `DIR/run.json`: what ran, when, where and how, for the report and for a reader who finds the folder later. Written when a run begins,
 //! completed when it ends; a run that is resumed adds a session behind those before.
 
-use crate::prepared::Run;
-use crate::train_error::{Result, TrainError};
 use crate::peak;
 use crate::planned::Planned;
+use crate::prepared::Run;
+use crate::train_error::{Result, TrainError};
 use crossweave_config::{Dtype, Model};
 use crossweave_report::{RECORD, moment, whole};
 use serde_json::{Map, Value, json};

@@ -2,11 +2,11 @@
 
 use crate::companions::Companions;
 use crate::events::Event;
+use crate::planned::{Planned, timeline};
 use crate::prepared::Run;
+use crate::record;
 use crate::stored::{Weights, has_averages};
 use crate::train_error::{Result, TrainError};
-use crate::planned::{Planned, timeline};
-use crate::record;
 use crossweave_checkpoint::{Checkpoint, Dtype, session};
 use crossweave_config as config;
 use crossweave_engine::RankLedger;

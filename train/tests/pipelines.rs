@@ -410,6 +410,15 @@ fn faults_between_stages_are_named() {
         let found = found.iter().any(|words| said.contains(words));
         assert_eq!(found, kind == "drop", "{said}");
     }
+    // Groups of messages have numbers on all stages: the next group that meets the one that was left out is another.
+    for schedule in ["zbv", "zb-h1", "interleaved"] {
+        let job = faulty(r#""kind": "drop", "op": "send""#);
+        let job = job.set(&format!("mesh.pp_schedule=\"{schedule}\""));
+        let (e, _) = job.fails(schedule);
+        let said = names(&e, &["rank 2", "#"]);
+        let found = ["deadlock", "not for the same"];
+        assert!(found.iter().any(|words| said.contains(words)), "{said}");
+    }
     // What was saved before goes on, over other stages.
     let rest = s.job("llama.json").ranks(6).set("mesh.pp=3");
     rest.resume("kill").goes_on();
