@@ -29,7 +29,7 @@ impl Job {
 /// at the other tokens. Of stacks of experts a token meets `chosen` of `all`. The first unit looks rows up and multiplies nothing.
 ///
 /// A product's backward is two as large: for its input, and for its weights where these are trained. Products of experts are whole in the first
-/// part; so is attention, which has no weights.
+/// part; so is attention, which has no weights. Units before the first that is trained have no backward.
 fn unit_costs(units: &[UnitDecl], sizes: Sizes<'_>, (chosen, all): (u64, u64)) -> Vec<Cost> {
     let (found, (batch, seq)) = sizes;
     let is_stack = |p: &ParamDecl| p.shape.rank() == 3;
@@ -37,6 +37,8 @@ fn unit_costs(units: &[UnitDecl], sizes: Sizes<'_>, (chosen, all): (u64, u64)) -
         true => p.shape.numel() * chosen / all.max(1),
         false => p.shape.numel(),
     };
+    let mut trains = units.iter().map(|u| u.params.iter());
+    let first = trains.position(|mut params| params.any(|p| p.group.trains()));
     let one = |u: usize| -> Cost {
         if u == 0 {
             return Cost::default();
@@ -60,9 +62,10 @@ fn unit_costs(units: &[UnitDecl], sizes: Sizes<'_>, (chosen, all): (u64, u64)) -
                 2 * seq * (f.flow_bytes / (element * batch * seq).max(1))
             }
         };
+        let back = u64::from(first.is_some_and(|first| u >= first));
         Cost {
             forward: products + attention,
-            input: products + 2 * attention + of(&|p| trained(p) && is_stack(p)),
+            input: back * (products + 2 * attention) + of(&|p| trained(p) && is_stack(p)),
             weights: of(&|p| trained(p) && !is_stack(p)),
         }
     };
