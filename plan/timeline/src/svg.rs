@@ -244,7 +244,7 @@ fn legend(t: &Timeline, d: &mut Drawing, y: f64) {
         x += 6.1 * what.name().len() as f64 + 14.0;
     }
     if runs > 1 {
-        d.text("dim s", (x, y), "(darker: the stage's later runs)");
+        d.text("dim s", (x, y), "(shades: the runs of a stage in order)");
     }
 }
 
