@@ -30,7 +30,7 @@ fn exchange(unit: &Unit, w: &Ways<'_>) -> Tensors<()> {
                     let at = local.start + v.range.start - part.start;
                     let value = unit.value(&(at..at + v.range.end - v.range.start));
                     let ema = v.read(run)?;
-                    let kept = run.empty([value.numel()], DType::F32)?;
+                    let kept = run.empty_for([value.numel()], DType::F32, Tag::Staging)?;
                     for (to, from) in [(&kept, &value), (&value, &ema), (&ema, &kept)] {
                         w.compute.copy(to.region(), from.region())?;
                     }
