@@ -78,8 +78,10 @@ impl Resolver<'_> {
         (mesh, data)
     }
 
-    /// The ranks that share a second copy of the parameters are a part of a data-parallel group.
-    pub(crate) fn secondary_shards(&mut self, s: &Settings, ranks: u64) {
+    /// What needs slices of parameters and gradients has them, of the ranks that share these: the ranks that share a second copy of the
+    /// parameters are a part of them.
+    pub(crate) fn slices(&mut self, s: &Settings, ranks: u64) {
+        self.reductions(s, ranks);
         let zero = &s.zero_optimization;
         let node = zero.zero_hpz_partition_size;
         if node > 1 && (zero.stage != 3 || !ranks.is_multiple_of(node)) {
