@@ -148,6 +148,28 @@ fn schedules_that_do_not_fit_are_refused() {
     }
 }
 
+/// The first stage of a V has embedding and head: where these are one parameter, micro-batches write its gradient in turns, so that it is reduced
+/// once a step, which is what `auto` does, and a plan has no other choice to price.
+#[test]
+fn a_v_whose_head_is_its_embedding_reduces_once_a_step() {
+    let s = scratch();
+    for schedule in ["zbv", "dualpipev"] {
+        let sets = [
+            "mesh.pp=2",
+            &format!("mesh.pp_schedule=\"{schedule}\""),
+            "zero_optimization.stage=2",
+        ];
+        let job = s.job("config.json").ranks(4).sets(&sets);
+        job.check().expect("a job");
+        let first = &job.plan()["stages"][0]["gradients"];
+        assert!(first["kept"].is_string(), "{first}");
+        let each = job.set("zero_optimization.reduce_gradients=micro_batch");
+        let says = ["zero_optimization.reduce_gradients", "set it to \"step\""];
+        each.unplanned(&says);
+        each.refused(&says);
+    }
+}
+
 /// The head of GPT-2 reads the embedding, whose gradient is then the sum of two stages' sums.
 #[test]
 fn tied_embeddings_train_near_one_stage() {

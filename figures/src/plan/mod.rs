@@ -285,7 +285,7 @@ impl Rehearsed<'_> {
         let counted = crossweave_engine::predict(&mut engine)?;
         let gradients = gradients::of_plan(&spec, &counted, |other| -> Result<_> {
             Ok(crossweave_engine::predict(&mut begin(&other)?)?)
-        })?;
+        });
         let offload = rank::offload(settings, &counted);
         // So much would a rank need if its states stayed on the device.
         let alone = match offload {
