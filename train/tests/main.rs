@@ -27,6 +27,7 @@ mod graphs;
 mod islands;
 mod kept_inputs;
 mod layers;
+mod layouts;
 mod lora;
 mod many;
 mod mesh;
