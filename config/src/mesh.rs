@@ -78,8 +78,7 @@ impl Resolver<'_> {
         (mesh, data)
     }
 
-    /// What needs slices of parameters and gradients has them, of the ranks that share these: the ranks that share a second copy of the
-    /// parameters are a part of them.
+    /// Holds the keys of slices against the ranks that share parameters: those that share a second copy of them are a part of these.
     pub(crate) fn slices(&mut self, s: &Settings, ranks: u64) {
         self.reductions(s, ranks);
         let zero = &s.zero_optimization;

@@ -263,6 +263,7 @@ pub const RULES: &[Rule] = &[
     rule("mesh.cp", &["tokens", "cp"], |l| !l.n("tokens").is_multiple_of(l.pieces())),
     rule("mesh.sequence_parallel", &["tokens", "sp"], |l| l.is("sp", "on") && !(l.n("tokens") / l.n("cp")).is_multiple_of(l.n("tp"))),
     rule("mesh.pp", &["layers", "pp"], |l| l.on("pp") && l.n("pp") > l.units()),
+    rule("mesh.pp_schedule", &["layers", "schedule"], |l| ["zbv", "dualpipev"].contains(&l.pick("schedule")) && l.n("pp") * l.runs() > l.units()),
     rule("mesh.pp_chunks", &["layers", "schedule"], |l| l.on("pp") && l.n("pp") * l.runs() > l.units()),
     rule("gradient_accumulation_steps", &["micro", "schedule"], |l| l.is("schedule", "interleaved") && !l.micro_batches().is_multiple_of(l.n("pp"))),
     rule("gradient_accumulation_steps", &["micro", "schedule"], |l| l.is("schedule", "3 runs") && !l.micro_batches().is_multiple_of(l.n("pp"))),

@@ -98,7 +98,11 @@ impl Layout {
     }
     /// Units of the model.
     pub fn units(&self) -> u64 {
-        self.n("layers") + 2
+        match self.pick("family") {
+            // Layers of an encoder and of a decoder, which has an embedding too.
+            "t5" => 2 * self.n("layers") + 3,
+            _ => self.n("layers") + 2,
+        }
     }
     /// Runs of units that a stage has.
     pub fn runs(&self) -> u64 {
