@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Name, program, and the words of its shortest run; `DIR` is a folder that is removed afterwards.
-const BENCHES: [(&str, &str, Option<&str>); 10] = [
+const BENCHES: [(&str, &str, Option<&str>); 11] = [
     (
         "checker",
         env!("CARGO_BIN_EXE_checker"),
@@ -34,6 +34,11 @@ const BENCHES: [(&str, &str, Option<&str>); 10] = [
         "planning",
         env!("CARGO_BIN_EXE_planning"),
         Some("--layers 2 --width 128 --micro-batches 2 --ranks 2 --rounds 1"),
+    ),
+    (
+        "schedules",
+        env!("CARGO_BIN_EXE_schedules"),
+        Some("--stages 2 --layers 6 --ms 0 --rounds 1"),
     ),
     (
         "step",

@@ -19,12 +19,13 @@ pub fn page(file: &str, planned: &Planned) -> String {
 /// Writes the lines that are the same for all stages of a pipeline.
 pub fn pipeline_line(p: &OfStages) -> String {
     format!(
-        "{} stages of {} ranks each, {}, {} micro-batches: idle {:.1} % of the time by (P-1)/(m+P-1); stage {} is the fullest",
+        "{} stages of {} ranks each, {}, {} micro-batches: idle {:.1} % of the time ({}); stage {} is the fullest",
         p.stages,
         p.data_parallel_ranks,
         p.schedule,
         p.micro_batches,
         100.0 * p.bubble_fraction,
+        p.bubble_formula,
         p.fullest_stage,
     )
 }
@@ -77,6 +78,7 @@ fn write(o: &mut String, file: &str, planned: &Planned) -> Result {
     if let Some(p) = pipeline {
         writeln!(o, "\n{}", pipeline_line(&p.pipeline))?;
         stages(o, &p.stages)?;
+        schedules(o, &p.pipeline)?;
     }
     let whose = match pipeline {
         Some(p) => format!("a stage-{} rank", p.pipeline.fullest_stage),
@@ -125,6 +127,39 @@ fn stages(o: &mut String, all: &[RankFigures]) -> Result {
         writeln!(o, "  {what:<44} {:>12}", Size(r.memory.total.peak))?;
     }
     Ok(())
+}
+
+/// What a step takes with each schedule, over the chosen one's, or why there is none.
+fn schedules(o: &mut String, p: &OfStages) -> Result {
+    writeln!(
+        o,
+        "\n{:<25} a step   idle   runs in flight, by stage",
+        "schedules of these units"
+    )?;
+    for s in &p.schedules {
+        let name = match s.chosen {
+            true => format!("{} (chosen)", s.schedule),
+            false => s.schedule.to_string(),
+        };
+        let Some(played) = &s.played else {
+            let why = s.refused.as_deref().unwrap_or_default();
+            writeln!(o, "  {name:<22}  refused: {why}")?;
+            continue;
+        };
+        let flying = played.runs_in_flight.iter().map(u32::to_string);
+        let each = match played.units_of_runs.len() as u64 / p.stages.max(1) {
+            0 | 1 => String::new(),
+            n => format!(" of {n} a stage"),
+        };
+        writeln!(
+            o,
+            "  {name:<22} {:>7.3} {:>5.1} %  {}{each}",
+            played.times_the_chosen,
+            100.0 * played.idle_fraction,
+            flying.collect::<Vec<_>>().join(", "),
+        )?;
+    }
+    writeln!(o, "  a step: over the chosen one's; {}", p.timed_by)
 }
 
 /// Bytes of a rank by what they hold.

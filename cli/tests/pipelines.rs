@@ -33,6 +33,8 @@ fn processes_train_stages_to_the_bits_of_threads() {
     for (n, sets) in [
         (4, ["mesh.pp=2", "zero_optimization.stage=3"]),
         (4, ["mesh.pp=4", "mesh.pp_schedule=\"gpipe\""]),
+        (4, ["mesh.pp=2", "mesh.pp_schedule=\"interleaved\""]),
+        (4, ["mesh.pp=2", "mesh.pp_schedule=\"zbv\""]),
     ] {
         let name = sets.join("-").replace(['.', '=', '"'], "-");
         let threads = format!("threads-{n}-{name}");

@@ -87,6 +87,45 @@ fn cut_layers_are_named_by_train_and_plan() {
     );
 }
 
+/// The timeline of a plan is drawn as its file is called, and never over something else.
+#[test]
+fn a_schedule_is_drawn_as_its_file_is_called() {
+    let s = Scratch::new();
+    let two = ["plan", "config.json", "--ranks", "2", "--set", "mesh.pp=2"];
+    let plan = |more: &[&'static str]| [&two[..], more].concat();
+    shows(
+        &s.ok(&two),
+        &["schedules of these units", "1f1b (chosen)", "zb-h1"],
+    );
+    for (file, begins) in [
+        ("a.svg", "<svg"),
+        ("a.json", "{\"displayTimeUnit\""),
+        ("a.txt", "1f1b: 2 stages"),
+    ] {
+        // A picture takes the place of the one before.
+        for _ in 0..2 {
+            shows(&s.ok(&plan(&["--schedule", file])), &[file]);
+        }
+        let text = std::fs::read_to_string(s.path(file)).expect("a picture");
+        assert!(text.starts_with(begins), "{text}");
+    }
+    let shown = s.ok(&plan(&["--schedule", "-", "--costs", "even"]));
+    shows(&shown, &["stage 0  FF", "stage 1  .F", "units, idle"]);
+    s.refused(
+        &plan(&["--schedule", "a.png"]),
+        &["--schedule a.png", ".svg"],
+        &["a.png"],
+    );
+    s.write("b.svg", "mine");
+    s.refused(
+        &plan(&["--schedule", "b.svg"]),
+        &["b.svg", "holds something else"],
+        &[],
+    );
+    let none = plan(&["--schedule", "-", "--costs", "nowhere"]);
+    s.refused(&none, &["nowhere/metrics.jsonl"], &[]);
+}
+
 /// On a processor no time is given, and the page says why.
 #[test]
 fn an_estimate_without_a_known_speed_says_so() {

@@ -7,7 +7,7 @@ const KEY: &str = "run.canonical_shards";
 
 impl Resolver<'_> {
     /// Gradients are reduced for each micro-batch where a rank has a slice of them, or where they leave for the host.
-    fn reductions(&mut self, s: &Settings, ranks: u64) {
+    pub(crate) fn reductions(&mut self, s: &Settings, ranks: u64) {
         let zero = &s.zero_optimization;
         let optimizer = zero.offload_optimizer.as_ref();
         let leave = optimizer.is_some_and(|o| o.device != "none" && o.ratio > 0.0)
@@ -24,7 +24,6 @@ impl Resolver<'_> {
 
     /// Returns the number that the batch is divided by: the logical shards, else the ranks.
     pub(crate) fn replicas(&mut self, s: &Settings, ranks: u64) -> u64 {
-        self.reductions(s, ranks);
         let Some(shards) = s.run.canonical_shards else {
             return ranks;
         };

@@ -72,8 +72,6 @@ pub const CONFLICTS: &[Conflict] = &[
     row(&["mesh.pp_chunks", "mesh.pp_schedule"], "mesh.pp_chunks is chosen with mesh.pp_schedule \"interleaved\" only", &["mesh.pp=2", "mesh.pp_chunks=3"]),
     row(&["gradient_accumulation_steps", "mesh.pp_schedule", "mesh.pp"], "micro-batches are a multiple of mesh.pp with mesh.pp_schedule \"interleaved\", and twice mesh.pp at least with \"dualpipev\"",
         &["mesh.pp=2", "mesh.pp_schedule=dualpipev", "gradient_accumulation_steps=3", "train_micro_batch_size_per_gpu=1"]),
-    row(&["run.balance", "mesh.pp_schedule"], "run.balance weighs stages of one run of units: \"even\" with mesh.pp_schedule \"interleaved\", \"zbv\" and \"dualpipev\"",
-        &["mesh.pp=2", "mesh.pp_schedule=zbv", "run.balance=3,1"]),
     row(&["mesh.pp_layers", "run.balance"], "mesh.pp_layers and run.balance both divide the units: one of them is \"even\"",
         &["mesh.pp=2", "mesh.pp_layers=1,2", "run.balance=3,1"]),
     row(&["run.canonical_shards", "mesh.pp"], "run.canonical_shards does not go with mesh.pp above 1", &["run.canonical_shards=4", "mesh.pp=2"]),

@@ -82,8 +82,9 @@ impl Resolver<'_> {
         (mesh, data)
     }
 
-    /// The ranks that share a second copy of the parameters are a part of a data-parallel group.
-    pub(crate) fn secondary_shards(&mut self, s: &Settings, ranks: u64) {
+    /// Holds the keys of slices against the ranks that share parameters: those that share a second copy of them are a part of these.
+    pub(crate) fn slices(&mut self, s: &Settings, ranks: u64) {
+        self.reductions(s, ranks);
         let zero = &s.zero_optimization;
         let node = zero.zero_hpz_partition_size;
         if node > 1 && (zero.stage != 3 || !ranks.is_multiple_of(node)) {

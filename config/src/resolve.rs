@@ -11,7 +11,7 @@ use crate::schema::Auto;
 use crate::settings::*;
 use crate::unavailable::{forget_without_effect, moot, unavailable, without_effect};
 use crate::{Anneal, Config, OneCycle, Schedule, Warmup, WsdStyle};
-use crossweave_axes::Topology;
+use crossweave_axes::{AxisSet, Topology};
 use crossweave_family::ModelSpec;
 
 /// Seed of a run that gives none.
@@ -675,7 +675,8 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     }
     let everyone = ranks.max(1);
     let (mesh, ranks) = r.mesh(&mut s, everyone, spec.as_ref());
-    r.secondary_shards(&s, ranks);
+    // Rows that are cut are other tokens of the same parameters.
+    r.slices(&s, mesh.size(AxisSet::DATA).into());
     let (global, micro, accumulation) = (
         s.train_batch_size,
         s.train_micro_batch_size_per_gpu,

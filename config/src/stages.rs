@@ -88,7 +88,7 @@ impl Resolver<'_> {
             Some(Layers::Each(_)) => {}
         }
     }
-    /// The number of runs by itself, and with what the schedule and the weights of ranks ask.
+    /// The number of runs by itself, and with what the schedule asks.
     fn pipeline_chunks(&mut self, s: &Settings) {
         const CHUNKS: &str = "mesh.pp_chunks";
         let (mesh, schedule) = (&s.mesh, &s.mesh.pp_schedule);
@@ -102,17 +102,6 @@ impl Resolver<'_> {
                 CHUNKS,
                 what,
                 "remove it, or set mesh.pp_schedule to \"interleaved\"",
-            );
-        }
-        if mesh.chunks() > 1 && s.run.balance.trim() != "even" {
-            let what = format!(
-                "it weighs stages of one run of units each, and with mesh.pp_schedule {schedule} each has {}",
-                mesh.chunks()
-            );
-            self.error(
-                "run.balance",
-                what,
-                "set it to \"even\" and give mesh.pp_layers, one number for each run",
             );
         }
     }

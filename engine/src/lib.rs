@@ -34,9 +34,9 @@ mod whole;
 /// Where a rank stands.
 pub use crossweave_mesh::{Axis, Place, Topology};
 pub use crossweave_planner::{
-    AtFloor, Documents, Dry, FileEngine, FileSettings, LossScaler, Lowered, OffloadDevice,
+    AtFloor, Cost, Documents, Dry, FileEngine, FileSettings, LossScaler, Lowered, OffloadDevice,
     OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute,
-    ReduceGradients, Rows, ScaleRule, ScalerState, Units, ZeroSpec, ZeroStage, optimizers,
+    ReduceGradients, Rows, ScaleRule, ScalerState, Units, ZeroSpec, ZeroStage, optimizers, played,
     side_programs,
 };
 pub use crossweave_program::StateKind;

@@ -6,7 +6,7 @@ use crate::trace::Tracing;
 use crossweave_hal::trace::{Open, Span, Tracer, Work};
 use crossweave_hal::{Device, Purpose, Stream};
 use crossweave_mesh::Faults;
-use crossweave_plan::Step;
+use crossweave_plan::{Step, StepKind};
 use std::time::Duration;
 
 /// What watches or tries a run, where somebody asked for it.
@@ -40,22 +40,22 @@ impl Diagnostics {
     }
 
     /// What the collective checker calls a step: its number and text in the plan, given once. Its collectives meet those of the same text
-    /// on other ranks, whatever its number there; of a transfer both ends are called alike. In a plan whose messages go in groups
-    /// (`grouped`) the two ends stand in groups that differ: there they have the kind in common, and the checker compares number, size and type.
-    pub fn purpose(&mut self, device: &Device, s: &Step, grouped: bool) -> Purpose {
+    /// on other ranks, whatever its number there; of a transfer both ends are called alike. The two ends of a message in a group stand in groups
+    /// that differ: they have kind and round in common.
+    pub fn purpose(&mut self, device: &Device, s: &Step) -> Purpose {
         let at = s.id.index();
         if let Some(Some(known)) = self.purposes.get(at) {
             return *known;
         }
         let text = s.op.to_string();
-        let meets = match s.op.messages() {
-            (grad, messages) if grouped && !messages.is_empty() => match grad {
-                true => "gradients",
-                false => "hidden states",
-            },
-            _ => text.split(['<', '>']).next().unwrap_or(&text),
+        let meets = match &s.op {
+            StepKind::Exchange { grad, round, .. } => {
+                let what = if *grad { "gradients" } else { "hidden states" };
+                format!("{what} of round {round}")
+            }
+            _ => text.split(['<', '>']).next().unwrap_or(&text).to_string(),
         };
-        let purpose = device.plan_step(s.id.0, &text, meets);
+        let purpose = device.plan_step(s.id.0, &text, &meets);
         let len = self.purposes.len().max(at + 1);
         self.purposes.resize(len, None);
         self.purposes[at] = Some(purpose);

@@ -64,7 +64,7 @@ fn requested(l: &RankLedger) -> Vec<String> {
     lines
 }
 
-fn agree(w: &World, job: &Job) {
+pub(crate) fn agree(w: &World, job: &Job) {
     let ranks = 0..job_ranks(&job.spec);
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let boot = Boot(kv);

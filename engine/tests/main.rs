@@ -35,6 +35,7 @@ mod pipeline;
 mod precision;
 mod random;
 mod rings;
+mod run_layouts;
 mod runs;
 mod same_calls;
 mod sequence;

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 const STEPS: u64 = 3;
 
 /// `base` over stages whose runs have so many units each, in the model's order.
-fn over(base: &RankSpec, order: PipelineOrder, each: &[u32], stages: u32) -> RankSpec {
+pub(crate) fn over(base: &RankSpec, order: PipelineOrder, each: &[u32], stages: u32) -> RankSpec {
     RankSpec {
         pipeline: Some(PipelineSpec {
             runs: order.divide(each, stages),
@@ -26,7 +26,7 @@ fn over(base: &RankSpec, order: PipelineOrder, each: &[u32], stages: u32) -> Ran
 }
 
 /// Orders with units of each run, for six units, and stages.
-fn layouts() -> [(PipelineOrder, &'static [u32], u32); 6] {
+pub(crate) fn layouts() -> [(PipelineOrder, &'static [u32], u32); 6] {
     use PipelineOrder::*;
     [
         (Interleaved, &[2, 1, 2, 1], 2),

@@ -116,17 +116,19 @@ fn taken(p: &Prediction) -> (u64, u64) {
 }
 
 /// The choice of a plan and the other one, each by its own rehearsal; none where nothing is chosen or kept.
-///
-/// # Errors
-/// What the other rehearsal fails with.
 pub fn of_plan<E>(
     spec: &RankSpec,
     chosen: &Prediction,
     rehearse: impl FnOnce(RankSpec) -> Result<Prediction, E>,
-) -> Result<Option<Reductions>, E> {
+) -> Option<Reductions> {
     let Some(other) = other(spec) else {
         let (peak_bytes, _) = taken(chosen);
-        return Ok(kept(spec).map(|kept| Reductions::Kept { kept, peak_bytes }));
+        return kept(spec).map(|kept| Reductions::Kept { kept, peak_bytes });
+    };
+    let Ok(rehearsed) = rehearse(other.clone()) else {
+        let (peak_bytes, _) = taken(chosen);
+        let kept = "micro-batches write the gradient of a shared unit in turns: no other choice can be planned";
+        return Some(Reductions::Kept { kept, peak_bytes });
     };
     let of = |spec: &RankSpec, p: &Prediction| {
         let (peak_bytes, sent_bytes) = taken(p);
@@ -139,11 +141,11 @@ pub fn of_plan<E>(
             out_bytes: to("grad") + to("moment"),
         }
     };
-    Ok(Some(Reductions::Chosen {
+    Some(Reductions::Chosen {
         chosen: of(spec, chosen),
         why: why(spec),
-        other: of(&other, &rehearse(other.clone())?),
-    }))
+        other: of(&other, &rehearsed),
+    })
 }
 
 /// The same of a run, by the formulas, for a rank of the first pipeline stage: between micro-batches a slice, or the whole, of the gradients

@@ -2,13 +2,12 @@
 //! `explain`.
 
 use crate::Job;
+use crate::costs::Sizes;
 use crate::error::{JobError, Result};
 use crossweave_config::{Balance, Layers};
 use crossweave_data::shares;
 use crossweave_mesh::{Axis, AxisSet, Place};
-use crossweave_plan::UnitFacts;
 use crossweave_planner::{PipelineOrder, PipelineSpec};
-use crossweave_tensor::UnitDecl;
 
 /// Sequences of each rank, and units of each stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +28,6 @@ pub enum Shares<'a> {
     /// By how fast each rank of the job was found to be.
     Measured(&'a [f64]),
 }
-
-/// What the first rank's dry run found: sizes of each unit, and the batch and sequence length that they are of.
-pub type Sizes<'a> = (&'a [UnitFacts], (u64, u64));
 
 impl Division {
     /// Divides a job.
@@ -120,19 +116,27 @@ fn stages(job: &Job, sizes: Sizes<'_>, by: Shares<'_>) -> Result<Option<Pipeline
         let spec = given(&each, (n, stages), order)?;
         return Ok(Some(spec.with_lenders(&units)));
     }
-    let weights = match (by, r.settings.run.balance()) {
-        (Shares::Measured(speeds), _) => Some(speeds.to_vec()),
-        (_, Some(Balance::Weights(w))) => Some(w),
-        _ => None,
-    };
-    let spec = match weights {
-        Some(w) => {
-            let each = slowest(job, &w, stages as u32, |p| p.at(Axis::Pp));
-            PipelineSpec::weighted(&costs(&units, sizes), &each, order)
+    let spec = match stage_weights(job, by) {
+        Some(each) => {
+            let costs = job.unit_costs(&job.place(0), sizes)?;
+            let counted = units.iter().zip(&costs).filter(|(unit, _)| !unit.lends);
+            let costs: Vec<f64> = counted.map(|(_, c)| c.whole() as f64).collect();
+            PipelineSpec::weighted(&costs, &each, order, chunks as u32)
         }
         None => PipelineSpec::even_runs(n as u32, stages as u32, order, chunks as u32),
     };
     Ok(Some(spec.with_lenders(&units)))
+}
+
+/// The speed of each stage of a job, which is that of the slowest of its ranks; none where all count as alike.
+pub fn stage_weights(job: &Job, by: Shares<'_>) -> Option<Vec<f64>> {
+    let weights = match (by, job.resolved.settings.run.balance()) {
+        (Shares::Measured(speeds), _) => speeds.to_vec(),
+        (_, Some(Balance::Weights(w))) => w,
+        _ => return None,
+    };
+    let stages = job.resolved.settings.mesh.pp.max(1);
+    Some(slowest(job, &weights, stages as u32, |p| p.at(Axis::Pp)))
 }
 
 /// Runs of so many units each, of `n` in all over `stages` stages.
@@ -149,31 +153,4 @@ fn given(each: &[u64], (n, stages): (u64, u64), order: PipelineOrder) -> Result<
         runs: order.divide(&each, stages as u32),
         order,
     })
-}
-
-/// What the units that are counted cost against each other: the elements of the matrices a token meets, its own and those it is tied to, and attention's look at
-/// the other tokens. The first unit looks rows up and multiplies nothing.
-fn costs(units: &[UnitDecl], (found, (batch, seq)): Sizes<'_>) -> Vec<f64> {
-    let last = units.len() - 1;
-    let matrices = |u: usize| -> u64 {
-        let own = units[u].params.iter();
-        let lent = units[u].borrowed.iter().map(|(o, p)| &units[*o].params[*p]);
-        let all = own.chain(lent).filter(|p| p.shape.rank() > 1);
-        all.map(|p| p.shape.numel()).sum()
-    };
-    let one = |u: usize| -> f64 {
-        match u {
-            0 => 0.0,
-            u if u == last => matrices(u) as f64,
-            // Each token meets every other twice, as wide as the hidden state is.
-            u => {
-                let f = &found[u];
-                let element = (f.param_bytes / f.params.max(1)).max(1);
-                let width = f.flow_bytes / (element * batch * seq).max(1);
-                matrices(u) as f64 + (2 * seq * width) as f64
-            }
-        }
-    };
-    let counted = (0..units.len()).filter(|u| !units[*u].lends);
-    counted.map(one).collect()
 }

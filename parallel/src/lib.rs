@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod messages;
+pub mod played;
 mod recompute;
 pub mod schedule;
 pub mod timeline;

@@ -43,12 +43,21 @@ pub(crate) fn lay(runs: &Runs, lists: &[Vec<Work>], stage: PipelineStage) -> Res
     let own = timeline.stages.get(stage as usize);
     for (work, time) in own.into_iter().flatten() {
         while let Some((at, messages)) = mail.next_if(|((at, _), _)| *at <= time.start) {
-            ops.push(StepKind::exchange(at.1, messages));
+            ops.push(exchange(at, messages));
         }
         steps(runs, work, &mut ops);
     }
-    ops.extend(mail.map(|(at, messages)| StepKind::exchange(at.1, messages)));
+    ops.extend(mail.map(|(at, messages)| exchange(at, messages)));
     Ok(Plan::from_ops(ops))
+}
+
+/// What is there at one time, by the clock of all stages.
+fn exchange((time, grad): (u64, bool), messages: Vec<Message>) -> StepKind {
+    StepKind::Exchange {
+        grad,
+        round: time as u32,
+        messages,
+    }
 }
 
 /// The message that a piece of work ends with: whether it is a gradient, of the output of which unit, and for which stage.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 /// What a run costs, in any unit of time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Its forward.
     pub forward: u64,
@@ -24,6 +24,11 @@ impl Cost {
         input: 1,
         weights: 1,
     };
+
+    /// All parts together.
+    pub fn whole(&self) -> u64 {
+        self.forward + self.input + self.weights
+    }
 
     fn of(&self, kind: Kind) -> u64 {
         match kind {

@@ -187,6 +187,8 @@ pub enum StepKind {
     Exchange {
         /// Gradients of outputs travel, and not outputs.
         grad: bool,
+        /// The group's number in the order that all stages have of such groups: of a message both ends are in groups of one number.
+        round: u32,
         /// The messages, by the time at which they are there.
         messages: Vec<Message>,
     },
@@ -369,26 +371,6 @@ impl StepKind {
         }
     }
 
-    /// These messages as one operation: a send or a receive where there is one alone.
-    pub fn exchange(grad: bool, messages: Vec<Message>) -> StepKind {
-        let [one] = messages[..] else {
-            return StepKind::Exchange { grad, messages };
-        };
-        let Message {
-            unit,
-            mb,
-            stage,
-            sends,
-        } = one;
-        let (to, from) = (stage, stage);
-        match (grad, sends) {
-            (false, true) => StepKind::SendAct { unit, mb, to },
-            (false, false) => StepKind::RecvAct { unit, mb, from },
-            (true, true) => StepKind::SendGrad { unit, mb, to },
-            (true, false) => StepKind::RecvGrad { unit, mb, from },
-        }
-    }
-
     /// Returns the messages of an operation between pipeline stages, and whether they are gradients; none of other operations.
     pub fn messages(&self) -> (bool, Vec<Message>) {
         let (grad, unit, mb, stage, sends) = match *self {
@@ -396,7 +378,9 @@ impl StepKind {
             StepKind::RecvAct { unit, mb, from } => (false, unit, mb, from, false),
             StepKind::SendGrad { unit, mb, to } => (true, unit, mb, to, true),
             StepKind::RecvGrad { unit, mb, from } => (true, unit, mb, from, false),
-            StepKind::Exchange { grad, ref messages } => return (grad, messages.clone()),
+            StepKind::Exchange {
+                grad, ref messages, ..
+            } => return (grad, messages.clone()),
             _ => return (false, vec![]),
         };
         let one = Message {

@@ -11,7 +11,7 @@
 //! | `norm` `finite` `optu` `zgu` | norm and clipping, finite check, update, zero gradient |
 //! | `foldu` `foldu+n` | the gradient of a logical shard is set aside, and `n` sums of two are made of those that are |
 //! | `au.m>r` `au.m<r` `gu.m>r` `gu.m<r` | send to, receive from rank `r`: activation, gradient |
-//! | `au.m>r|av.n<s` | these sends and receives as one group; of gradients likewise |
+//! | `au.m>r|av.n<s#k` | these sends and receives as one group, number `k` on all stages; of gradients likewise |
 //! | `outu.m` `inu.m` `soutu` `sinu` | spill, fetch; optimizer state out, in |
 //! | `goutu` `pinu` `shinu` | gradient to the host, updated parameters and parameter slice from it |
 //! | `goutu+` | the gradient of some micro-batches to the host, which adds those of later ones |
@@ -66,14 +66,18 @@ impl fmt::Display for StepKind {
             StepKind::RecvAct { unit, mb, from } => write!(f, "a{unit}.{mb}<{from}"),
             StepKind::SendGrad { unit, mb, to } => write!(f, "g{unit}.{mb}>{to}"),
             StepKind::RecvGrad { unit, mb, from } => write!(f, "g{unit}.{mb}<{from}"),
-            StepKind::Exchange { grad, messages } => {
+            StepKind::Exchange {
+                grad,
+                round,
+                messages,
+            } => {
                 let kind = if *grad { 'g' } else { 'a' };
                 for (k, m) in messages.iter().enumerate() {
                     let way = if m.sends { '>' } else { '<' };
                     let bar = if k == 0 { "" } else { "|" };
                     write!(f, "{bar}{kind}{}.{}{way}{}", m.unit, m.mb, m.stage)?;
                 }
-                Ok(())
+                write!(f, "#{round}")
             }
             StepKind::Spill { unit, mb } => write!(f, "out{unit}.{mb}"),
             StepKind::Fetch { unit, mb } => write!(f, "in{unit}.{mb}"),
@@ -154,7 +158,8 @@ impl FromStr for Plan {
 }
 
 /// Messages of one kind as one group, or nothing.
-fn parse_exchange(text: &str) -> Option<StepKind> {
+fn parse_exchange(text: &str, round: &str) -> Option<StepKind> {
+    let round = round.parse().ok()?;
     let each: Option<Vec<StepKind>> = text.split('|').map(parse_op).collect();
     let (mut kinds, mut messages) = (vec![], vec![]);
     for op in each? {
@@ -167,7 +172,11 @@ fn parse_exchange(text: &str) -> Option<StepKind> {
     }
     let grad = *kinds.first()?;
     let alike = kinds.iter().all(|k| *k == grad);
-    alike.then_some(StepKind::Exchange { grad, messages })
+    alike.then_some(StepKind::Exchange {
+        grad,
+        round,
+        messages,
+    })
 }
 
 /// One operation from its compact form, or nothing.
@@ -178,8 +187,8 @@ fn parse_op(text: &str) -> Option<StepKind> {
     if text == "finite" {
         return Some(StepKind::Finite);
     }
-    if text.contains('|') {
-        return parse_exchange(text);
+    if let Some((text, round)) = text.split_once('#') {
+        return parse_exchange(text, round);
     }
     let digits = text.find(|c: char| c.is_ascii_digit())?;
     let (head, rest) = text.split_at(digits);

@@ -18,7 +18,10 @@ mod side;
 mod spec;
 mod units;
 
+/// Schedules and plans played against the clock.
+pub use crossweave_parallel::played;
 pub use crossweave_parallel::schedule::Order as PipelineOrder;
+pub use crossweave_parallel::timeline::Cost;
 pub use crossweave_plan::Recompute;
 pub use crossweave_store::{EngineKind as FileEngine, Settings as FileSettings};
 pub use crossweave_zero::lower::IN_FLIGHT;

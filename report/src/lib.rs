@@ -13,8 +13,10 @@ mod html;
 pub mod moment;
 mod page;
 mod read;
+mod stages;
 mod tfevents;
 mod times;
+mod watched;
 pub mod whole;
 
 use std::fmt;
@@ -25,6 +27,7 @@ pub use fold::listed;
 pub use read::{RECORD, Run};
 pub use tfevents::EventWriter;
 pub use times::StepTime;
+pub use watched::{UnitTimes, Watched};
 
 /// Why no report can be made: which file, where in it, what is wrong and what to do.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use super::facts::{Facts, SetKey, share};
 use super::fold;
 use super::html::{breakable, bytes, clip, command, count, escape, flops, millis, short, time};
 use super::read::{Run, Step};
+use super::stages;
 use crate::StepTime;
 
 /// Memory tags in the order of the ledger's documentation; a colour belongs to a tag, whatever
@@ -46,6 +47,7 @@ pub fn render(run: &Run) -> String {
     body += &tiles(run);
     body += &plots(run);
     body += &times(run);
+    body += &stages::section(run);
     body += &memory(run);
     body += &traffic(run);
     body += &config(run);

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use super::ReportError;
 use super::facts::Facts;
-use crate::StepTime;
+use crate::{StepTime, Watched};
+use crossweave_timeline::Timeline;
 
 /// One optimizer step. A number that was not finite is `None` (JSON has no NaN).
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -104,6 +105,10 @@ pub struct Run {
     pub stage_ranks: Option<u64>,
     /// The mean step of each rank, where its device can time events.
     pub times: Vec<(u64, StepTime)>,
+    /// What a rank of each pipeline stage was seen to do.
+    pub watched: Vec<(u64, Watched)>,
+    /// The schedule of the stages, and a step as it was planned, by the times of the run's units.
+    pub schedule: Option<(String, Option<Timeline>)>,
     /// Who ran what, when, where and how.
     pub facts: Facts,
     /// The resolved config, flattened: dotted key, value.
@@ -264,6 +269,10 @@ impl Run {
             .and_then(|p| p.get("data_parallel_ranks"))
             .and_then(Value::as_u64)
             .filter(|n| *n > 0);
+        let pipeline = ledger.get("pipeline");
+        let schedule = pipeline.and_then(|p| p["schedule"].as_str());
+        let planned = pipeline.and_then(|p| serde_json::from_value(p["planned"].clone()).ok());
+        self.schedule = schedule.map(|name| (name.to_string(), planned));
         for (i, entry) in ranks.iter().enumerate() {
             let rank = entry
                 .get("rank")
@@ -278,6 +287,10 @@ impl Run {
             let time = entry.get("time").cloned().unwrap_or_default();
             if let Ok(time) = serde_json::from_value::<StepTime>(time) {
                 self.times.push((rank, time));
+            }
+            let watched = entry.get("watched").cloned().unwrap_or_default();
+            if let Ok(watched) = serde_json::from_value::<Watched>(watched) {
+                self.watched.push((rank, watched));
             }
             let calls = entry.get("collectives").and_then(Value::as_array);
             for call in calls.into_iter().flatten() {

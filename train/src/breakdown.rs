@@ -4,9 +4,11 @@
 use crate::prepared::Run;
 use crate::split::{Split, part};
 use crate::train_error::Result;
+use crate::watched::Watcher;
 use crossweave_engine::Engine;
 use crossweave_hal::trace::{Span, Tracer, Work};
-use crossweave_report::StepTime;
+use crossweave_mesh::{Axis, AxisSet};
+use crossweave_report::{StepTime, Watched};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -27,6 +29,8 @@ pub struct Times {
     /// The run is traced: the trace reads the tracer's spans and hands them on, and every step is watched.
     traced: bool,
     split: Split,
+    /// What the first rank of a pipeline stage is watched by.
+    watcher: Option<Watcher>,
     /// Steps since the start.
     steps: u64,
     lines: Option<Lines>,
@@ -51,7 +55,11 @@ impl Times {
                 Err(_) => return Ok(None),
             },
         };
+        let place = engine.spec().place;
+        let first = place.index(AxisSet::STAGE) == 0 && tracer.device_times();
+        let cut = run.layout.division.stages.as_ref().filter(|_| first);
         Ok(Some(Times {
+            watcher: cut.map(|cut| Watcher::new(cut, place.at(Axis::Pp), tracer.now())),
             traced: traced.is_some(),
             split: Split::new(run.job.ranks > 1),
             steps: 0,
@@ -92,12 +100,18 @@ impl Times {
         };
         for spans in [&own, traced] {
             self.split.take(spans);
+            if let Some(w) = &mut self.watcher {
+                w.take(spans);
+            }
             if let Some(l) = &mut self.lines {
                 l.take(spans);
             }
         }
         // What a step leaves to other streams may end a step later.
         self.split.settle(settled);
+        if let Some(w) = &mut self.watcher {
+            w.settle(settled);
+        }
     }
 
     /// A step took `ms` from the end of the one before to its own.
@@ -113,10 +127,13 @@ impl Times {
         self.lines.as_mut().and_then(Lines::line)
     }
 
-    /// The mean step of the run; every step has been waited for.
-    pub fn mean(&mut self) -> Option<StepTime> {
+    /// The mean step of the run, and what was seen of the last one; every step has been waited for.
+    pub fn end(&mut self) -> (Option<StepTime>, Option<Watched>) {
         self.take(&[], u64::MAX);
-        self.split.mean()
+        (
+            self.split.mean(),
+            self.watcher.take().and_then(Watcher::end),
+        )
     }
 }
 

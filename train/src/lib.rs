@@ -53,6 +53,7 @@ mod tests;
 mod threads;
 mod trace;
 mod trainer;
+mod watched;
 
 pub use crossweave_data::DataSource;
 use crossweave_figures::layout;

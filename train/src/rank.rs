@@ -10,6 +10,7 @@ use crate::job::Best;
 use crate::job_error::JobError;
 use crate::metrics::{Metrics, ValRecord};
 use crate::prepared::Run;
+use crate::save::RankEnd;
 use crate::saves::Saves;
 use crate::session::{Losses, Session, Start};
 use crate::setup::graphs;
@@ -19,10 +20,9 @@ use crate::train_error::{Result, TrainError};
 use crate::{backend, checkpoint_state, faults, save};
 use crossweave_checkpoint::{Checkpoint, Proof, step_dir};
 use crossweave_data::DataError;
-use crossweave_engine::{Devices, Links, RankLedger, StateKind};
+use crossweave_engine::{Devices, Links, StateKind};
 use crossweave_hal::Bootstrap;
 use crossweave_mesh::Faults;
-use crossweave_report::StepTime;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -32,10 +32,8 @@ use std::time::{Duration, Instant};
 
 /// What a rank leaves.
 pub struct Ended {
-    /// Its ledgers.
-    pub ledger: RankLedger,
-    /// Its mean step, where the device can time events.
-    pub time: Option<StepTime>,
+    /// Its ledgers, and what was seen of its steps.
+    pub end: RankEnd,
     /// Rank 0's account of the run.
     pub summary: Option<Summary>,
     /// Faults on purpose that have not struck.
@@ -97,10 +95,9 @@ pub fn run(
     let (mut walk, faults) = begin(run, shared, rank).map_err(fail).ok()?;
     let walked = catch_unwind(AssertUnwindSafe(|| walk.obey(orders, answer)));
     let end = walked.unwrap_or_else(|_| Err(panicked(rank)));
-    let (ledger, time, summary) = end.map_err(fail).ok()??;
+    let (end, summary) = end.map_err(fail).ok()??;
     Some(Ended {
-        ledger,
-        time,
+        end,
         summary,
         idle: faults.map_or_else(Vec::new, |f| f.idle()),
     })
@@ -112,8 +109,8 @@ pub fn panicked(rank: u32) -> TrainError {
     TrainError::refused(what, "please report it")
 }
 
-/// A rank's ledgers, its mean step, and rank 0's account of the run.
-type Account = (RankLedger, Option<StepTime>, Option<Summary>);
+/// What a rank leaves, and rank 0's account of the run.
+type Account = (RankEnd, Option<Summary>);
 
 /// Everything up to the first step.
 fn begin<'a>(
@@ -288,8 +285,13 @@ impl Walk<'_> {
                     self.end_steps()?;
                     // Of the training itself, before the model is read back and sampled.
                     let ledger = self.session.engine().ledger();
-                    let time = self.times.as_mut().and_then(Times::mean);
-                    return Ok(Some((ledger, time, self.finish()?)));
+                    let (time, watched) = self.times.as_mut().map(Times::end).unwrap_or_default();
+                    let end = RankEnd {
+                        ledger,
+                        time,
+                        watched,
+                    };
+                    return Ok(Some((end, self.finish()?)));
                 }
             });
         }

@@ -1,9 +1,10 @@
 //! `DIR/run.json`: what ran, when, where and how, for the report and for a reader who finds the folder later. Written when a run begins,
 //! completed when it ends; a run that is resumed adds a session behind those before.
 
+use crate::peak;
+use crate::planned::Planned;
 use crate::prepared::Run;
 use crate::train_error::{Result, TrainError};
-use crate::{peak, planned};
 use crossweave_config::{Dtype, Model};
 use crossweave_report::{RECORD, moment, whole};
 use serde_json::{Map, Value, json};
@@ -25,11 +26,11 @@ pub fn begin(run: &Run, from: Option<&Path>) -> Result<()> {
     write(run, sessions)
 }
 
-/// Completes the session. `busy`: time in steps; `stopped`: a signal has ended it.
+/// Completes the session, with what was `planned`. `busy`: time in steps; `stopped`: a signal has ended it.
 ///
 /// # Errors
 /// A folder that cannot be written.
-pub fn end(run: &Run, stopped: bool, busy: Duration) -> Result<()> {
+pub fn end(run: &Run, planned: &[Planned<'_>], stopped: bool, busy: Duration) -> Result<()> {
     let mut sessions = read(&run.out);
     // Somebody has taken the file away or changed it: then it is theirs.
     let Some(Value::Object(last)) = sessions.last_mut() else {
@@ -38,7 +39,8 @@ pub fn end(run: &Run, stopped: bool, busy: Duration) -> Result<()> {
     last.insert("ended".into(), moment::unix().into());
     let outcome = if stopped { "stopped" } else { "finished" };
     last.insert("outcome".into(), outcome.into());
-    last.insert("planned".into(), planned::of(run).into());
+    let planned: Vec<Value> = planned.iter().map(Planned::bytes).collect();
+    last.insert("planned".into(), planned.into());
     if let Some((flops, how)) = peak::of(run, busy) {
         last.insert("peak".into(), json!({"flops": flops, "how": how}));
     }

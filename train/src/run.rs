@@ -16,7 +16,7 @@ use crate::setup;
 use crate::summary::Summary;
 use crate::threads::Threads;
 use crate::train_error::{Result, STOPPED, TrainError};
-use crate::{flight, record, save, shared_layers};
+use crate::{flight, planned, record, save, shared_layers};
 use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
 use crossweave_hal::CheckerState;
@@ -166,10 +166,7 @@ impl Started {
             for what in &end.idle {
                 run.on(Event::Warning(what));
             }
-            ledgers.push(RankEnd {
-                ledger: end.ledger,
-                time: end.time,
-            });
+            ledgers.push(end.end);
             summary = summary.or(end.summary);
         }
         if let Some(p) = processes {
@@ -184,9 +181,10 @@ impl Started {
             t.merge(run.job.ranks, true)?;
         }
         ledgers.sort_by_key(|l| l.ledger.rank);
-        save::write_ledgers(run, &ledgers)?;
+        let planned = planned::rehearse(run);
+        save::write_ledgers(run, &ledgers, &planned)?;
         if let Some(s) = &summary {
-            record::end(run, s.stopped, s.busy())?;
+            record::end(run, &planned, s.stopped, s.busy())?;
             run.check_claim()?;
             Ended::well(&run.out, run.reads.steps, s.stopped).write(&run.out)?;
         }

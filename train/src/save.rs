@@ -2,6 +2,7 @@
 
 use crate::companions::Companions;
 use crate::events::Event;
+use crate::planned::{Planned, timeline};
 use crate::prepared::Run;
 use crate::record;
 use crate::stored::{Weights, has_averages};
@@ -10,7 +11,7 @@ use crossweave_checkpoint::{Checkpoint, Dtype, session};
 use crossweave_config as config;
 use crossweave_engine::RankLedger;
 use crossweave_models::export::export;
-use crossweave_report::{StepTime, whole};
+use crossweave_report::{StepTime, Watched, whole};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -23,6 +24,9 @@ pub struct RankEnd {
     /// Its mean step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<StepTime>,
+    /// What it did in a step, where it is the first of a pipeline stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watched: Option<Watched>,
 }
 
 /// Makes the output folder, clears what a killed run left unfinished in it, and writes `config.json` and `run.json`. Returns the
@@ -40,11 +44,11 @@ pub fn begin(run: &Run) -> Result<String> {
     Ok(session)
 }
 
-/// Writes `ledger.json`: both ledgers of every rank.
+/// Writes `ledger.json`: both ledgers of every rank, and of pipeline stages a step as it was planned.
 ///
 /// # Errors
 /// A folder that cannot be written.
-pub fn write_ledgers(run: &Run, ledgers: &[RankEnd]) -> Result<()> {
+pub fn write_ledgers(run: &Run, ledgers: &[RankEnd], planned: &[Planned<'_>]) -> Result<()> {
     run.check_claim()?;
     let reads = run.host.config_reads();
     let settings: serde_json::Map<_, _> = reads
@@ -63,6 +67,10 @@ pub fn write_ledgers(run: &Run, ledgers: &[RankEnd]) -> Result<()> {
         let units = s.runs.iter().map(|r| [r.units.start, r.units.end]);
         let units: Vec<[u32; 2]> = units.collect();
         ledger["pipeline"] = json!({"units": units, "data_parallel_ranks": run.job.data_ranks(), "schedule": s.order.name()});
+        let watched = ledgers.iter().filter_map(|l| l.watched.as_ref());
+        if let Some(planned) = timeline(run, planned, watched) {
+            ledger["pipeline"]["planned"] = json!(planned);
+        }
     }
     if run.job.tensor_ranks() > 1 {
         ledger["tensor_parallel"] = run.job.tensor_ranks().into();

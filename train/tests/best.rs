@@ -164,6 +164,30 @@ fn the_moving_average_is_validated_saved_resumed_and_written() {
         .refused(&["run.ema_decay"]);
 }
 
+/// A stage may train nothing, and holds no average then: it validates with the others all the same, and rank 0 has the loss.
+#[test]
+fn stages_that_train_nothing_validate_the_average_too() {
+    let s = Scratch::new();
+    let frozen = r#"optimizer.param_groups=[{"match": ["transformer.w*"], "frozen": true}]"#;
+    let sets = [&BASE[..], &["run.steps=8", "run.ema_decay=0.8", frozen]].concat();
+    train(&s, "one", 1, &sets);
+    let one = validations(&s.path("one"), "ema_val_loss");
+    for pp in [2, 4] {
+        let (out, pp) = (format!("{pp}"), format!("mesh.pp={pp}"));
+        // Of a V the first stage has the embedding and the head.
+        let schedule = match out.as_str() {
+            "2" => "mesh.pp_schedule=zbv",
+            _ => "mesh.pp_schedule=1f1b",
+        };
+        let ranks = out.parse().unwrap();
+        train(&s, &out, ranks, &[&sets[..], &[&pp, schedule]].concat());
+        let staged = validations(&s.path(&out), "ema_val_loss");
+        assert_eq!(staged.len(), 2);
+        let near = |(a, b): (&(u64, f64), &(u64, f64))| (a.1 - b.1).abs() < 1e-4 * b.1;
+        assert!(staged.iter().zip(&one).all(near), "{staged:?} {one:?}");
+    }
+}
+
 #[test]
 fn what_needs_validations_or_a_decay_is_refused_by_key() {
     let s = Scratch::new();

@@ -45,6 +45,16 @@ fn runs_over_cut_rows_train_as_one_rank() {
                 "zero_optimization.stage=2",
             ],
         ),
+        // Ranks that have other tokens of a row share parameters as others do, in nodes too.
+        (
+            "nodes",
+            "4",
+            &[
+                "mesh.cp=4",
+                "zero_optimization.stage=3",
+                "zero_optimization.zero_hpz_partition_size=2",
+            ],
+        ),
         (
             "zero3",
             "4",

@@ -125,7 +125,7 @@ fn what_is_asked_of_a_wrong_config_is_its_faults() {
     }
     let rank = Planning {
         rank: 2,
-        device: None,
+        ..Planning::default()
     };
     let e = trainer(Path::new("nowhere"), 4, 2).plan(&rank).unwrap_err();
     assert!(e.to_string().contains("ranks 0 to 1"), "{e}");

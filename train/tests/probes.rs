@@ -107,6 +107,8 @@ fn probes_over_every_axis_are_those_of_one_rank() {
         ("2", &["mesh.tp=2", off]),
         ("2", &["mesh.tp=2", "model.recompute=\"full\""]),
         ("2", &["mesh.pp=2"]),
+        ("2", &["mesh.pp=2", "mesh.pp_schedule=\"zb-h1\""]),
+        ("2", &["mesh.pp=2", "mesh.pp_schedule=\"zbv\""]),
         ("4", &["mesh.pp=2", "mesh.tp=2"]),
         ("4", &["mesh.pp=2", "mesh.tp=2", off]),
         ("2", &["zero_optimization.stage=0"]),

@@ -23,6 +23,7 @@
 pub mod budget;
 pub mod figures;
 pub mod finding;
+pub mod fuzz;
 pub mod gate;
 pub mod lines;
 pub mod modules;

@@ -1,9 +1,9 @@
-//! `cargo xtask COMMAND`: tidy, budget, ci, bare.
+//! `cargo xtask COMMAND`: tidy, budget, ci, bare, fuzz-layouts.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use xtask::{Tree, budget, figures, gate, rules, why};
+use xtask::{Tree, budget, figures, fuzz, gate, rules, why};
 
 const USAGE: &str = "cargo xtask COMMAND
 
@@ -16,6 +16,9 @@ const USAGE: &str = "cargo xtask COMMAND
   ci       the gate: fmt, tidy, clippy, system packages, build, tests, documents; words narrow the
            tests (`cargo xtask ci -p crossweave-plan laws`); --keep-going runs what follows a failure
   bare     both commands of the README in a fresh root of Debian 12, as root (ci/bare; --help says more)
+  fuzz-layouts
+           layouts of whole jobs over every axis, drawn and held against one rank (train/tests/layouts): --minutes N for so
+           long, --layouts N so many, and tests/layouts.md is written, --layout 'tp 2, zero 3' one; --seed S draws others
   timed    PROGRAM [ARGS]: a test program with the time of each test, as `ci` runs them";
 
 fn main() -> ExitCode {
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         ["tidy", "--figures"] => read().map(|t| print!("{}", figures::print(&t))),
         ["tidy", "--why", place] => tidy_why(place),
         ["budget"] => read().map(|t| print!("{}", budget::print(&budget::count(&t)))),
+        ["fuzz-layouts", words @ ..] => fuzz::layouts(&root(), words),
         ["ci", words @ ..] => gate::run(&root(), gate::Ask::parse(words), tidy),
         ["timed", words @ ..] => gate::timed(words),
         _ => Err(USAGE.to_string()),

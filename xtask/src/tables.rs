@@ -41,6 +41,7 @@ const MESH_SHOW: &str = "crossweave-mesh-show";
 const MESH: &str = "crossweave-mesh";
 const PLAN: &str = "crossweave-plan";
 const PROGRAM: &str = "crossweave-program";
+const TIMELINE: &str = "crossweave-timeline";
 const TENSOR: &str = "crossweave-tensor";
 const MACHINE: &str = "crossweave-machine";
 const OFFLOAD: &str = "crossweave-offload";
@@ -87,6 +88,8 @@ pub const CRATES: &[Crate] = &[
     Crate { name: PLAN, floor: 1, ours: &[AXES, WORDS], theirs: &["serde"], dev: &["serde_json"] },
     // Plans one level lower: the ABI's op ids, parameters and types, and no device.
     Crate { name: PROGRAM, floor: 2, ours: &[ABI, AXES, PLAN], theirs: &[], dev: &[] },
+    // Pictures of a step, of which plans and runs know the times.
+    Crate { name: TIMELINE, floor: 2, ours: &[PLAN, WORDS], theirs: &["serde", "serde_json"], dev: &[] },
     // Keys of config.json and descriptions of models: below the config, whose tables of a model are made of them.
     Crate { name: FAMILY, floor: 0, ours: &[], theirs: &["serde", "serde_json", "strsim"], dev: &[] },
     Crate { name: CONFIG, floor: 2, ours: &[AXES, FAMILY, PLAN], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest"] },
@@ -138,7 +141,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: NN, floor: 7, ours: &[FAMILY, TENSOR], theirs: &["fancy-regex"], dev: &[] },
     Crate { name: ENGINE, floor: 9, ours: &[HAL, MACHINE, MESH, OFFLOAD, STATE, STORE, PLAN, PLANNER, PROGRAM, TENSOR], theirs: &["serde"], dev: &[CPU, NULL, CHECKPOINT, FAMILY, NN, ZERO, "safetensors", "serde_json", "tempfile"] },
     // What a run records for its report, and the pages made of it: without any crate that runs one.
-    Crate { name: REPORT, floor: 2, ours: &[FILES, WORDS], theirs: &["indicatif", "serde", "serde_json"], dev: &[] },
+    Crate { name: REPORT, floor: 3, ours: &[FILES, TIMELINE, WORDS], theirs: &["indicatif", "serde", "serde_json"], dev: &[] },
     // A config and the files it names, as values that ranks are made of: above what it opens and plans with, and without any device.
     Crate { name: JOB, floor: 9, ours: &[CHECKPOINT, CONFIG, DATA, FILES, HAL, MESH, NN, PLAN, PLANNER, TENSOR, ZERO], theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"] },
     // What was trained, as files: checkpoints and models by what they say of themselves. No engine and no device.
@@ -154,13 +157,13 @@ pub const CRATES: &[Crate] = &[
     // What is known of a job before it runs: above the engine that rehearses it, and below what runs it.
     Crate {
         name: FIGURES, floor: 11,
-        ours: &[CONFIG, ENGINE, ESTIMATE, FILES, HAL, JOB, LAYERS, MESH, NN, PLAN, REPORT, TEAM, TENSOR, WORDS, ZERO],
+        ours: &[CONFIG, ENGINE, ESTIMATE, FILES, HAL, JOB, LAYERS, MESH, NN, PLAN, REPORT, TEAM, TENSOR, TIMELINE, WORDS, ZERO],
         theirs: &["serde", "serde_json"], dev: &[],
     },
     // What prepares a job and runs its ranks, for a program that trains: above the engine, and without a command line.
     Crate {
         name: TRAIN, floor: 12,
-        ours: &[HAL, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, JOB, REPORT, TEAM, FIGURES, MODELS, FILES, WORDS],
+        ours: &[HAL, MESH, PLAN, TENSOR, TIMELINE, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, JOB, REPORT, TEAM, FIGURES, MODELS, FILES, WORDS],
         theirs: &["serde", "serde_json", "tempfile"], dev: &[FAMILY, TESTS, "safetensors", "sha2"],
     },
     Crate {

@@ -104,7 +104,7 @@ impl Pass for ReduceEach {
             in_turn.sort_unstable();
             if let Some(two) = in_turn.windows(2).find(|w| w[0].1 > w[1].0) {
                 let message = format!(
-                    "unit {unit} writes the gradients of two micro-batches in turns, and each is to be reduced by itself; reduce once a step"
+                    "unit {unit} writes the gradients of two micro-batches in turns, and zero_optimization.reduce_gradients \"micro_batch\" reduces each by itself; set it to \"step\""
                 );
                 return Err(PlanError::at(&plan, two[1].0, Law::PassOrder, message));
             }

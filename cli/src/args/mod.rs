@@ -92,7 +92,7 @@ pub enum Command {
     },
     /// Predict a training step without running it: memory by tag, traffic by mesh axis, whether it fits, and what to change
     #[command(
-        after_help = "Examples:\n  crossweave plan train.json --ranks 64\n  crossweave plan train.json --ranks 64 --device h100\n  crossweave plan train.json --text\n  crossweave plan train.json --print\n  crossweave plan train.json --ranks 4 --program --rank 1\n  crossweave plan train.json --ranks 4096 --json --device h100\n\nNothing is allocated or computed: the step is rehearsed on the null device, whose ledgers count what the real one's will.\nSizes are those of one rank (1 GB is 10^9 bytes); calls those of one optimizer step. Formulas: docs/zero.md."
+        after_help = "Examples:\n  crossweave plan train.json --ranks 64\n  crossweave plan train.json --ranks 64 --device h100\n  crossweave plan train.json --text\n  crossweave plan train.json --print\n  crossweave plan train.json --ranks 4 --program --rank 1\n  crossweave plan train.json --ranks 4 --schedule step.svg\n  crossweave plan train.json --ranks 4 --schedule - --costs runs/a\n  crossweave plan train.json --ranks 4096 --json --device h100\n\nNothing is allocated or computed: the step is rehearsed on the null device, whose ledgers count what the real one's will.\nSizes are those of one rank (1 GB is 10^9 bytes); calls those of one optimizer step. Formulas: docs/zero.md."
     )]
     Plan(PlanArgs),
     /// Show the route of every op and collective of a step on a back end, what a call costs, and what would improve it
@@ -375,6 +375,12 @@ pub struct PlanArgs {
     /// Print figures, plan and sizes (in bytes) as JSON
     #[arg(long)]
     pub json: bool,
+    /// Draw what every pipeline stage does when: to a .svg, a .txt or a .json for Perfetto, or - for the screen
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "print", "json", "program"])]
+    pub schedule: Option<PathBuf>,
+    /// By what schedules are timed: work (multiply-adds of each unit), even (all parts of a run alike), or the folder of a run that has measured its units
+    #[arg(long, value_name = "HOW", default_value = "work")]
+    pub costs: String,
     /// Device that it is to fit, by name (`crossweave estimate --devices` lists them); default: the one that the config's back end has here
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,

@@ -4,7 +4,7 @@ use super::Engine;
 use crate::error::{Error, Result};
 use crossweave_hal::HostBuffer;
 use crossweave_program::StateKind;
-use crossweave_state::{Request, Shard, ShardPart, Snapshot, Ways, exchange_ema, has_ema};
+use crossweave_state::{Request, Shard, ShardPart, Snapshot, Ways, exchange_ema};
 
 impl Engine {
     /// What state is moved with.
@@ -71,9 +71,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns true if moving averages of the parameters are kept.
+    /// Returns true if moving averages of the parameters are kept, on this rank or on others: a stage may train nothing.
     pub fn has_ema(&self) -> bool {
-        has_ema(&self.state)
+        self.lowered.spec.optim.base.ema.is_some()
     }
 
     /// Exchanges the parameters with their moving averages: what is run, read and saved until the next call are the averages, and then

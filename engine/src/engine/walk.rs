@@ -89,9 +89,7 @@ impl Engine {
                 continue;
             };
             let device = self.lanes.compute.device();
-            let pipeline = self.lowered.spec.pipeline.as_ref();
-            let grouped = pipeline.is_some_and(|p| p.takes_turns());
-            device.at_step(self.diagnostics.purpose(device, s, grouped));
+            device.at_step(self.diagnostics.purpose(device, s));
             self.note_step(false);
             let open = self.begin_span();
             let ran = self.replaying(s, |t| t.run_calls(program, calls, inputs));

@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::unit::Unit;
 use crate::ways::Ways;
 use crate::words::Tensors;
-use crossweave_hal::DType;
 use crossweave_hal::abi::op;
+use crossweave_hal::{DType, Tag};
 use crossweave_program::clip;
 use crossweave_tensor::{Run, Tensor};
 
@@ -26,7 +26,7 @@ impl Unit {
     /// Sets elements `from..` of what this rank's flat has of a base parameter, as far as they live here; how many did.
     pub fn put_base(&self, w: &Ways<'_>, i: usize, from: u64, bytes: &[u8]) -> Result<u64> {
         w.run(|run| {
-            let values = run.empty([bytes.len() as u64 / 4], DType::F32)?;
+            let values = run.empty_for([bytes.len() as u64 / 4], DType::F32, Tag::Staging)?;
             w.compute.write(values.region(), bytes)?;
             self.keep_base(w, i, from, &values)
         })
@@ -49,7 +49,7 @@ impl Unit {
             let held = self.base(&(at..at + n));
             let to = match &held {
                 Some(t) => t.clone(),
-                None => run.empty([n], compute)?,
+                None => run.empty_for([n], compute, Tag::Staging)?,
             };
             take(run, &to, &source)?;
             if held.is_none() {
@@ -68,19 +68,19 @@ impl Unit {
         let (n, compute) = (table.base.owned, table.compute);
         w.run(|run| {
             if n == 0 {
-                return run.empty([0], DType::F32);
+                return run.empty_for([0], DType::F32, Tag::Staging);
             }
             let held = match self.base(&(0..n)) {
                 Some(held) => held,
                 None => {
                     let all = 0..compute.bytes(n);
                     let bytes = w.host()?.read(table.base.room, 0, all)?;
-                    let held = run.empty([n], compute)?;
+                    let held = run.empty_for([n], compute, Tag::Staging)?;
                     w.compute.write(held.region(), &bytes)?;
                     held
                 }
             };
-            let wide = run.empty([n], DType::F32)?;
+            let wide = run.empty_for([n], DType::F32, Tag::Staging)?;
             take(run, &wide, &held)?;
             Ok(wide)
         })

@@ -6,14 +6,8 @@ use crate::states::States;
 use crate::unit::Unit;
 use crate::ways::Ways;
 use crate::words::Tensors;
-use crossweave_hal::DType;
+use crossweave_hal::{DType, Tag};
 use crossweave_program::StateKind;
-
-/// Returns true if a moving average is kept of some parameter.
-pub fn has_ema(states: &States) -> bool {
-    let mut kept = states.units.iter().flat_map(|u| &u.table.params);
-    kept.any(|p| p.shapes.iter().any(|(kind, _)| *kind == StateKind::Ema))
-}
 
 /// Exchanges the values of this rank with their averages, where these are kept. Call [`States::publish`] behind it.
 ///
@@ -36,7 +30,7 @@ fn exchange(unit: &Unit, w: &Ways<'_>) -> Tensors<()> {
                     let at = local.start + v.range.start - part.start;
                     let value = unit.value(&(at..at + v.range.end - v.range.start));
                     let ema = v.read(run)?;
-                    let kept = run.empty([value.numel()], DType::F32)?;
+                    let kept = run.empty_for([value.numel()], DType::F32, Tag::Staging)?;
                     for (to, from) in [(&kept, &value), (&value, &ema), (&ema, &kept)] {
                         w.compute.copy(to.region(), from.region())?;
                     }

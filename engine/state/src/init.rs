@@ -102,7 +102,7 @@ impl Unit {
         if !p.held.part.is_whole() {
             return draw_box(run, p, seed, (part, here));
         }
-        let all = run.empty([p.shape.numel()], DType::F32)?;
+        let all = run.empty_for([p.shape.numel()], DType::F32, Tag::Staging)?;
         draw(run, p, seed, (0, &all))?;
         let from = all.buffer().region(4 * part.start, here.extent());
         Ok(run.stream().copy(here.region(), from)?)
@@ -126,7 +126,7 @@ impl Unit {
                 continue;
             };
             let bytes = w.run(|run| -> Tensors<Vec<u8>> {
-                let here = run.empty([local.end - local.start], DType::F32)?;
+                let here = run.empty_for([local.end - local.start], DType::F32, Tag::Staging)?;
                 self.fill_one(run, (i, part), seed, &here)?;
                 let mut bytes = vec![0u8; here.extent() as usize];
                 w.compute.read(here.region(), &mut bytes)?;
@@ -165,7 +165,7 @@ impl States {
             w.run(|run| {
                 let unit = &self.units[u];
                 let n = unit.table.params[i].held.numel();
-                let values = run.empty([n], DType::F32)?;
+                let values = run.empty_for([n], DType::F32, Tag::Staging)?;
                 unit.fill_one(run, (i, &(0..n)), self.seed, &values)?;
                 unit.keep_base(w, i, 0, &values).map(|_| ())
             })

@@ -36,7 +36,7 @@ mod ways;
 mod words;
 
 pub use error::{Error, Result};
-pub use exchange::{exchange_ema, has_ema};
+pub use exchange::exchange_ema;
 pub use peers::{Leg, Letter, Peers};
 pub use shards::{Shard, ShardPart, Snapshot};
 pub use states::States;

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::unit::Unit;
 use crate::ways::Ways;
 use crate::words::{Tensors, floats};
-use crossweave_hal::DType;
+use crossweave_hal::{DType, Tag};
 use crossweave_program::{StateKind, clip};
 use crossweave_tensor::{Run, Tensor};
 use std::ops::Range;
@@ -47,7 +47,8 @@ impl Unit {
             return Ok(self.value(&all));
         }
         w.run(|run| {
-            let flat = run.zeros([all.end], DType::F32)?;
+            let flat = run.empty_for([all.end], DType::F32, Tag::Staging)?;
+            run.stream().fill(flat.region(), 0, 1)?;
             for (t, at) in self.pieces(run, kind, &all)? {
                 let to = flat.narrow(0, at, t.numel());
                 w.compute.copy(to.region(), t.region())?;

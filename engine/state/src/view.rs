@@ -1,6 +1,6 @@
 //! A run of a state in device memory as callers see it: f32, whatever form it is kept in.
 
-use crossweave_hal::{DType, Stream};
+use crossweave_hal::{DType, Stream, Tag};
 use crossweave_machine::{Machine, once};
 use crossweave_plan::Lane;
 use crossweave_program::{Codec, Place, StateKind, StateRun, Translate};
@@ -65,7 +65,7 @@ impl StateView {
         let Some((scales, codec)) = &self.coded else {
             return Ok(self.values.clone());
         };
-        let out = run.empty([self.values.numel()], DType::F32)?;
+        let out = run.empty_for([self.values.numel()], DType::F32, Tag::Staging)?;
         translate(run.stream(), [&self.values, scales, &out], codec.decode)?;
         Ok(out)
     }

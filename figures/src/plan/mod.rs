@@ -1,10 +1,12 @@
 //! The steps of one training step as the engine would walk them, planned and rehearsed on the null device.
 
+mod clock;
 mod facts;
 mod pipeline;
 mod rank;
 mod remedies;
 mod rows;
+mod schedules;
 mod verdict;
 
 use crate::backend::{host, open_linked};
@@ -15,11 +17,13 @@ use crate::layout::divided;
 use crate::request::Request;
 use crate::stages;
 use crate::train_error::{Result, TrainError};
+pub use clock::{Clock, Costs, costs_of, measured};
 use crossweave_config::Config;
 use crossweave_engine::{Dry, Engine, RankSpec, rehearsal};
 use crossweave_hal::{CheckerState, Plugin};
 use crossweave_mesh::{Axis, Place};
 use crossweave_plan::{Facts, Plan};
+pub use crossweave_timeline::{Form, Timeline};
 use facts::JobFacts;
 pub use pipeline::{OfStages, Pipeline, PipelineStage};
 pub use rank::{
@@ -28,6 +32,7 @@ pub use rank::{
 };
 pub use remedies::Flags;
 pub use rows::{CutRows, RowsOfExperts};
+pub use schedules::{Played, Schedule, StagePlan, timeline as played_timeline};
 use serde::Serialize;
 pub use verdict::{Advice, Verdict};
 
@@ -38,6 +43,10 @@ pub struct Planning {
     pub rank: u32,
     /// The device that it is to fit, by name. `None`: the one that the config's back end has here.
     pub device: Option<String>,
+    /// By what its steps are timed, where schedules are held against each other.
+    pub costs: Costs,
+    /// A timeline of its steps is wanted.
+    pub timeline: bool,
 }
 
 /// A training step as it would run.
@@ -57,6 +66,8 @@ pub struct Planned {
     pub units: Vec<(String, u64)>,
     /// The sentence about hidden states that the ranks of `mesh.tp` do not cut by tokens, where that was not decided.
     pub note: Option<String>,
+    /// The timeline of its steps, where it is wanted.
+    pub timeline: Option<Timeline>,
 }
 
 impl Planned {
@@ -215,6 +226,8 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
     let (dry, division) = divided(&plugin.open(0)?, &job, &own)?;
     let spec = spec(&job, &division, own);
     let known = JobFacts::of(&job, &spec, &device);
+    let sizes = (&dry.units[..], dry.shape);
+    let clock = Clock::of((&job, &own), sizes, &known, &what.costs)?;
     let rehearsed = Rehearsed {
         plugin: &plugin,
         dry: &dry,
@@ -231,6 +244,16 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
         };
         stages::agree(&job, &division, plan_of)?;
     }
+    let timeline = match what.timeline {
+        true => {
+            let alone = schedules::alone(dry.units.len());
+            let cut = division.stages.as_ref().unwrap_or(&alone);
+            let plans = all.iter().map(|r| (&r.plan, &r.facts, r.memory.total.peak));
+            let drawn = schedules::timeline(cut, &plans.collect::<Vec<_>>(), &clock);
+            Some(drawn.map_err(|e| TrainError::refused(e, "please report it with the config"))?)
+        }
+        false => None,
+    };
     let fullest = pipeline::fullest(&all);
     let mut rank = all[fullest].clone();
     let micro_batches = u64::from(spec.micro_batches);
@@ -240,7 +263,8 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
     });
     let pipeline = division.stages.as_ref().map(|cut| {
         (rank.job.ranks, rank.job.params) = (ranks, dry.params);
-        Pipeline::of(cut, micro_batches, ranks, all)
+        let each = schedules::all(&job, cut, spec.micro_batches, &clock);
+        Pipeline::of(cut, micro_batches, ranks, (each, clock.words), all)
     });
     let units = dry.units.iter().map(|u| (u.name.to_string(), u.params));
     let idle = job.source.spec.model().idle();
@@ -260,6 +284,7 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
         ],
         units: units.collect(),
         note: job.why_tokens_are_whole(),
+        timeline,
     })
 }
 
@@ -287,7 +312,7 @@ impl Rehearsed<'_> {
         let counted = crossweave_engine::predict(&mut engine)?;
         let gradients = gradients::of_plan(&spec, &counted, |other| -> Result<_> {
             Ok(crossweave_engine::predict(&mut begin(&other)?)?)
-        })?;
+        });
         let offload = rank::offload(settings, &counted);
         // So much would a rank need if its states stayed on the device.
         let alone = match offload {

@@ -1,6 +1,6 @@
 //! What holds for a pipeline: each stage's ranks by themselves, and all of them together.
 
-use super::RankFigures;
+use super::{RankFigures, Schedule};
 use crossweave_engine::{PipelineOrder, PipelineSpec};
 use crossweave_plan::Facts;
 use serde::Serialize;
@@ -80,14 +80,19 @@ pub struct OfStages {
     pub bubble_formula: &'static str,
     /// The formula of what passes between stages.
     pub traffic_formula: &'static str,
+    /// Every schedule with the units of this job.
+    pub schedules: Vec<Schedule>,
+    /// By what these are timed.
+    pub timed_by: String,
 }
 
 impl Pipeline {
-    /// The pipeline of these stages, on `ranks` ranks in all.
+    /// The pipeline of these stages, on `ranks` ranks in all, beside all schedules.
     pub fn of(
         spec: &PipelineSpec,
         micro_batches: u64,
         ranks: u64,
+        (schedules, timed_by): (Vec<Schedule>, String),
         stages: Vec<RankFigures>,
     ) -> Pipeline {
         let p = u64::from(spec.runs.stages());
@@ -110,6 +115,8 @@ impl Pipeline {
                     }
                 },
                 traffic_formula: "B T d elements forward and as many backward, per micro-batch and boundary",
+                schedules,
+                timed_by,
             },
             stages,
         }

@@ -1,5 +1,6 @@
 //! What one rank is asked to do, as data.
 
+mod balance;
 mod offload;
 mod pipeline;
 mod precision;

@@ -1,6 +1,6 @@
 //! The stages of a pipeline: which units each holds, and with which others it shares some.
 
-use super::RankSpec;
+use super::{RankSpec, balance};
 use crate::error::{Error, Result};
 use crossweave_hal::DType;
 use crossweave_parallel::schedule::Order;
@@ -9,7 +9,6 @@ use crossweave_parallel::work::in_flight;
 use crossweave_plan::{PipelineStage, Run, Runs};
 use crossweave_tensor::{Shape, UnitDecl};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 /// Shapes and types of what flows from one unit to the next.
 pub type FlowShape = Vec<(Shape, DType)>;
@@ -53,15 +52,20 @@ impl PipelineSpec {
         }
     }
 
-    /// As many stages as `weights`, which say how fast each is; `costs` say how much work each unit is. The stage that takes longest for its
-    /// units takes as little as whole units allow.
-    pub fn weighted(costs: &[f64], weights: &[f64], order: Order) -> PipelineSpec {
-        if weights.len() > costs.len() {
+    /// As many stages as `weights`, which say how fast each is; `costs` say how much work each unit is. The stage that takes longest for the
+    /// units of all its runs takes little: with one run a stage, as little as whole units allow. Each stage has `chunks` runs where the order
+    /// leaves a choice.
+    pub fn weighted(costs: &[f64], weights: &[f64], order: Order, chunks: u32) -> PipelineSpec {
+        let stages = weights.len() as u32;
+        let count = stages * order.runs_of_a_stage(chunks);
+        if count as usize > costs.len() {
             // Refused with a sentence when a rank is to run it.
-            return PipelineSpec::even(costs.len() as u32, weights.len() as u32, order);
+            return PipelineSpec::even(costs.len() as u32, stages, order);
         }
+        let stage_of = (0..count).map(|run| order.stage_of(run, stages) as usize);
+        let each = balance::divide(costs, weights, &stage_of.collect::<Vec<_>>());
         PipelineSpec {
-            runs: Runs::one_each(divide(costs, weights)),
+            runs: order.divide(&each, stages),
             order,
         }
     }
@@ -110,49 +114,6 @@ impl PipelineSpec {
         own.flat_map(|u| units[u].borrowed.iter().map(|(o, _)| *o).chain([u]))
             .collect()
     }
-}
-
-/// Runs of units, one for each weight, none empty: of all cuts one whose slowest stage (cost over weight) is fastest; where several are found
-/// for a run of stages, the one whose stages differ less.
-fn divide(costs: &[f64], weights: &[f64]) -> Vec<Range<u32>> {
-    let (n, stages) = (costs.len(), weights.len().max(1));
-    let mut before = vec![0.0];
-    for c in costs {
-        before.push(before[before.len() - 1] + c.max(0.0));
-    }
-    let time = |s: usize, from: usize, to: usize| {
-        let weight = weights.get(s).copied().unwrap_or(1.0);
-        (before[to] - before[from]) / weight.max(f64::MIN_POSITIVE)
-    };
-    // best[s][end]: the slowest of stages 0..=s over units 0..end, the sum of squares, and where stage s begins.
-    let none = (f64::INFINITY, f64::INFINITY, 0);
-    let mut best = vec![vec![none; n + 1]; stages];
-    for end in 1..=n {
-        let t = time(0, 0, end);
-        best[0][end] = (t, t * t, 0);
-    }
-    for s in 1..stages {
-        for end in s + 1..=n {
-            for from in s..end {
-                let (worst, squares, _) = best[s - 1][from];
-                let t = time(s, from, end);
-                let found = (worst.max(t), squares + t * t, from);
-                let kept = best[s][end];
-                if (found.0, found.1) < (kept.0, kept.1) {
-                    best[s][end] = found;
-                }
-            }
-        }
-    }
-    let mut cuts = vec![];
-    let mut end = n;
-    for s in (0..stages).rev() {
-        let from = best[s][end].2;
-        cuts.push(from as u32..end as u32);
-        end = from;
-    }
-    cuts.reverse();
-    cuts
 }
 
 impl RankSpec {
@@ -227,31 +188,6 @@ pub(crate) fn shared(
 mod tests {
     use super::*;
 
-    fn cuts(costs: &[f64], weights: &[f64]) -> Vec<(u32, u32)> {
-        let all = PipelineSpec::weighted(costs, weights, Order::OneFOneB).runs;
-        all.iter().map(|r| (r.units.start, r.units.end)).collect()
-    }
-
-    #[test]
-    fn units_follow_weights_and_every_stage_has_one() {
-        assert_eq!(cuts(&[1.0; 6], &[1.0, 1.0]), [(0, 3), (3, 6)]);
-        assert_eq!(cuts(&[1.0; 8], &[3.0, 1.0]), [(0, 6), (6, 8)]);
-        assert_eq!(cuts(&[1.0; 8], &[1.0, 3.0]), [(0, 2), (2, 8)]);
-        // A stage that is hardly there still has a unit, and free units are somebody's.
-        assert_eq!(cuts(&[1.0; 4], &[1.0, 1e-9, 1.0]).len(), 3);
-        assert_eq!(cuts(&[0.0, 4.0, 4.0, 0.0], &[1.0, 1.0]), [(0, 2), (2, 4)]);
-        for stages in 1..5usize {
-            let found = cuts(&[2.0, 1.0, 1.0, 5.0, 1.0], &vec![1.0; stages]);
-            assert_eq!(found.len(), stages);
-            let mut next = 0;
-            for (start, end) in found {
-                assert!(start == next && end > start);
-                next = end;
-            }
-            assert_eq!(next, 5);
-        }
-    }
-
     /// No unit is lost, and embedding and head are the last to get another.
     #[test]
     fn what_is_left_over_goes_to_runs_without_ends() {
@@ -266,27 +202,5 @@ mod tests {
         assert_eq!(each(31, 4, Order::ZbH1, 1), [7, 8, 8, 8]);
         assert_eq!(each(3, 1, Order::Interleaved, 2), [1, 2]);
         assert_eq!(each(6, 4, Order::OneFOneB, 1), [2, 2, 1, 1]);
-    }
-
-    /// Against every cut there is.
-    #[test]
-    fn the_slowest_stage_is_as_fast_as_any_cut_makes_it() {
-        let costs = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0];
-        for weights in [[1.0, 1.0, 1.0], [2.0, 1.0, 3.0], [0.5, 4.0, 1.0]] {
-            let slowest = |ends: [usize; 4]| -> f64 {
-                let each =
-                    (0..3).map(|s| costs[ends[s]..ends[s + 1]].iter().sum::<f64>() / weights[s]);
-                each.fold(0.0, f64::max)
-            };
-            let mut least = f64::INFINITY;
-            for a in 1..6 {
-                for b in a + 1..7 {
-                    least = least.min(slowest([0, a, b, 7]));
-                }
-            }
-            let found = cuts(&costs, &weights);
-            let ends = [0, found[1].0 as usize, found[2].0 as usize, 7];
-            assert_eq!(slowest(ends), least, "{weights:?}: {found:?}");
-        }
     }
 }

@@ -52,8 +52,8 @@ mod tests {
 
     fn on_a100() -> Planning {
         Planning {
-            rank: 0,
             device: Some("a100".into()),
+            ..Planning::default()
         }
     }
 

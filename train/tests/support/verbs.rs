@@ -18,7 +18,11 @@ use std::sync::Arc;
 impl Job<'_> {
     fn planned(&self, rank: u32, device: Option<&str>) -> Result<Planned, TrainError> {
         let device = device.map(Into::into);
-        let what = Planning { rank, device };
+        let what = Planning {
+            rank,
+            device,
+            ..Planning::default()
+        };
         self.trainer(None, Heard::default()).plan(&what)
     }
 
