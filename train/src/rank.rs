@@ -23,7 +23,6 @@ use crossweave_data::DataError;
 use crossweave_engine::{Devices, Links, StateKind};
 use crossweave_hal::Bootstrap;
 use crossweave_mesh::Faults;
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -160,7 +159,6 @@ fn begin<'a>(
         session,
         writer: None,
         mark: Instant::now(),
-        fullest: VecDeque::new(),
         tokens: 0,
         last: None,
         trace,
@@ -207,8 +205,6 @@ struct Walk<'a> {
     writer: Option<Writer>,
     /// When the step before ended, or work that is no step.
     mark: Instant,
-    /// Of each step in flight, the attention of the fullest rank over the mean.
-    fullest: VecDeque<Option<f64>>,
     /// Tokens of all steps up to the last whose figures were read.
     tokens: u64,
     /// The record of the last step whose figures were read.
@@ -474,11 +470,6 @@ impl Walk<'_> {
         if let (Some(t), Some(began)) = (&mut self.times, began) {
             t.read(self.done + 1, began);
         }
-        let fullest = match self.rank {
-            0 => self.session.attention_over_mean(&read)?,
-            _ => None,
-        };
-        self.fullest.push_back(fullest);
         self.session.enqueue(self.done, &read)?;
         self.done += 1;
         Ok(())
@@ -521,7 +512,7 @@ impl Walk<'_> {
                     loss_scale: m.loss_scale,
                     skipped: m.loss_scale.map(|_| m.skipped),
                     skipped_steps: m.loss_scale.map(|_| m.skipped_steps),
-                    attention_over_mean: self.fullest.pop_front().flatten(),
+                    attention_over_mean: self.session.fullest(),
                     experts: m.experts,
                 };
                 self.last = Some(record);

@@ -7,6 +7,7 @@ use crate::train_error::Result;
 use crossweave_checkpoint::Checkpoint;
 use crossweave_engine::{Devices, Dry, Engine, Links, MicroBatch, StepMetrics};
 use crossweave_mesh::{Faults, Place};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// One rank of a job.
@@ -15,6 +16,8 @@ pub struct Session<'a> {
     feed: Feed,
     engine: Engine,
     place: Place,
+    /// Rank 0's [`Session::attention_over_mean`] of steps enqueued whose records have not been written.
+    fullest: VecDeque<Option<f64>>,
     /// Steps enqueued whose figures have not been read.
     in_flight: u32,
 }
@@ -73,6 +76,7 @@ impl<'a> Session<'a> {
             feed,
             engine,
             place,
+            fullest: VecDeque::new(),
             in_flight: 0,
         })
     }
@@ -106,10 +110,7 @@ impl<'a> Session<'a> {
 
     /// Attention of the fullest of the ranks that share this one's rows over that of their mean, on the micro-batches of a step
     /// ([`Job::attention_over_mean`]); none where rows are whole or one text each.
-    ///
-    /// # Errors
-    /// A cut that is refused.
-    pub fn attention_over_mean(&self, read: &[Micro]) -> Result<Option<f64>> {
+    fn attention_over_mean(&self, read: &[Micro]) -> Result<Option<f64>> {
         let Some(documents) = self.job.documents.filter(|d| d.attention) else {
             return Ok(None);
         };
@@ -144,6 +145,10 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Labels that cannot be read; the device; another rank's failure.
     pub fn enqueue(&mut self, done: u64, read: &[Micro]) -> Result<()> {
+        if self.place.job_rank() == 0 {
+            let fullest = self.attention_over_mean(read)?;
+            self.fullest.push_back(fullest);
+        }
         let batches: Vec<MicroBatch<'_>> = read.iter().map(micro_batch).collect();
         if let Some((counted, all)) = self.feed.counted(done)? {
             self.engine.count_targets(counted, all)?;
@@ -154,6 +159,12 @@ impl<'a> Session<'a> {
             .step_at(&batches, &|updates| schedule.lr(updates))?;
         self.in_flight += 1;
         Ok(())
+    }
+
+    /// Attention of the fullest of the ranks that share rank 0's rows over that of their mean, of the oldest step that it has not been asked of; none
+    /// on other ranks, and where rows are whole or one text each.
+    pub fn fullest(&mut self) -> Option<f64> {
+        self.fullest.pop_front().flatten()
     }
 
     /// Steps enqueued whose figures have not been read.
