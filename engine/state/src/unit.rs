@@ -55,6 +55,11 @@ impl Unit {
         if self.value.0.bytes() > 0 {
             stream.fill(self.value.0.all(), 0, 1)?;
         }
+        // In 8 bits the padding of a slice has a part in the scale of its last block.
+        let base = self.base(&(0..self.table.base.owned));
+        if let Some(base) = base.filter(|b| b.numel() > 0) {
+            stream.fill(base.region(), 0, 1)?;
+        }
         self.clear_moments(stream)
     }
     /// What the optimizer keeps, as before the first step.
