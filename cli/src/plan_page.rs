@@ -129,7 +129,7 @@ fn stages(o: &mut String, all: &[RankFigures]) -> Result {
     Ok(())
 }
 
-/// What a step takes with each schedule, over the chosen one's, or why there is none.
+/// The time of a step with each schedule over that with the chosen one, or the reason for which a job cannot take it.
 fn schedules(o: &mut String, p: &OfStages) -> Result {
     writeln!(
         o,

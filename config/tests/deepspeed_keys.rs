@@ -544,7 +544,7 @@ fn autotp_is_the_mesh() {
     }
 }
 
-/// Where its section is off, DeepSpeed does not look at the number.
+/// DeepSpeed reads `autoep_size` only where `expert_parallel.enabled` is true.
 #[test]
 fn autoep_is_the_mesh_where_it_is_on() {
     let ep = |section: Value| {

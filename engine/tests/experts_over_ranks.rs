@@ -115,8 +115,8 @@ fn gradients_apart(a: &Outcome, b: &Outcome) -> f64 {
     worst
 }
 
-/// Rows do not depend on each other, so a forward has the same bits wherever its experts are; gradients of experts are sums of the same rows in
-/// another order.
+/// Rows do not depend on each other, so a forward has the same bits wherever its experts are; in the gradients
+/// of experts the same rows are summed in another order.
 #[test]
 fn gradients_are_those_of_experts_on_each_rank() {
     let w = world();
@@ -195,7 +195,7 @@ fn experts_over_ranks_train_as_on_each_rank_in_every_layout() {
     }
 }
 
-/// What ranks have said of rows and of counts.
+/// The lines of a rank's ledger about exchanges of experts, of one kind: rows or counts.
 fn lines<'a>(o: &'a Outcome, rank: usize, kind: &str) -> &'a CollectiveLine {
     let all = o.ledgers[rank].collectives.iter();
     let mut of = all.filter(|c| (&*c.group, &*c.tag, &*c.kind) == ("ep", "experts", kind));

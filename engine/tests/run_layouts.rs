@@ -196,8 +196,8 @@ fn routed(over: &str) -> ModelSpec {
     ModelSpec::from_hf(&config).unwrap()
 }
 
-/// Losses of routers count once a micro-batch whatever runs stand between them and the head: on the first stage of a V, and in the second part of
-/// backwards.
+/// Losses of routers count once a micro-batch whatever runs stand between them and the head: on the first stage of a V, and where
+/// backwards are in two parts.
 #[test]
 fn torchtitan_1732_and_2061_losses_of_routers_count_once_in_every_order() {
     let w = world();

@@ -6,7 +6,7 @@ use crate::start;
 use crate::train_error::Result;
 use crossweave_checkpoint::Checkpoint;
 use crossweave_engine::{Devices, Dry, Engine, Links, MicroBatch, StepMetrics};
-use crossweave_mesh::{Faults, Place};
+use crossweave_mesh::{Axis, Faults, Place};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -111,7 +111,9 @@ impl<'a> Session<'a> {
     /// Attention of the fullest of the ranks that share this one's rows over that of their mean, on the micro-batches of a step
     /// ([`Job::attention_over_mean`]); none where rows are whole or one text each.
     fn attention_over_mean(&self, read: &[Micro]) -> Result<Option<f64>> {
-        let Some(documents) = self.job.documents.filter(|d| d.attention) else {
+        let cut = self.place.length(Axis::Cp) > 1;
+        let documents = self.job.documents.filter(|d| cut && d.attention);
+        let Some(documents) = documents else {
             return Ok(None);
         };
         let tokens = self.job.seq_len as usize;

@@ -56,10 +56,7 @@ pub fn layouts(root: &Path, words: &[&str]) -> Result<(), String> {
         .envs(variables)
         .status()
         .map_err(|e| format!("{cargo}: {e}"))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(status.to_string()),
-    }
+    crate::gate::ended(status)
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ fn measure(schedule: &str, sizes: &Sizes) -> Fallible<Found> {
     of_run(&out)
 }
 
-/// What a run has left.
+/// The stages of a finished run and its plan of them, as its folder has both.
 fn of_run(out: &Path) -> Fallible<Found> {
     let run = crossweave_report::read(out, None)?;
     let (ran, planned) = run.stages().ok_or("no step was watched")?;

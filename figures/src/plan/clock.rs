@@ -32,9 +32,9 @@ struct Rates {
 /// A part of a stage, where all count alike: divided by as many runs as there may be, near enough.
 const STAGE: u64 = 5040;
 
-/// How long each step of a job takes.
+/// The time that each step of a job's plan takes.
 pub struct Clock {
-    /// What its times are.
+    /// The unit of its times.
     pub unit: Unit,
     /// In words.
     pub words: String,

@@ -22,12 +22,12 @@ pub fn ticks(t: &Timeline, count: u64) -> Vec<Tick> {
     let power = 10u64.pow(rough.ilog10());
     let step = [1, 2, 5, 10].map(|m| m * power);
     let step = step.into_iter().find(|s| *s >= rough).unwrap_or(rough);
-    let words = |at: u64| (at, moment(t.unit, at, step));
+    let words = |at: u64| (at, label(t.unit, at, step));
     (0..=end / step).map(|k| words(k * step)).collect()
 }
 
 /// A moment in words, to the precision of `step`.
-fn moment(unit: Unit, at: u64, step: u64) -> String {
+fn label(unit: Unit, at: u64, step: u64) -> String {
     if unit != Unit::Nanoseconds {
         return at.to_string();
     }

@@ -221,7 +221,7 @@ pub struct Timeline {
     pub title: String,
     /// A line about it.
     pub note: String,
-    /// What its times are.
+    /// The unit of its times.
     pub unit: Unit,
     /// The stages, in order.
     pub stages: Vec<Stage>,

@@ -41,8 +41,8 @@ fn shrunk(lab: &mut Lab, mut l: Layout, mut fault: Fault) -> (Layout, Fault) {
     }
 }
 
-/// What is said of a layout that fails.
-fn told(lab: &mut Lab, l: Layout, fault: Fault) -> String {
+/// The report of a layout that fails: the fault, the smallest layout that fails so, and the commands to run it.
+fn report(lab: &mut Lab, l: Layout, fault: Fault) -> String {
     let first = format!("{:?}: {}\n  {}", fault.kind, fault.what, l.words());
     let (least, why) = match fault.kind {
         Kind::Allowed => (l, fault),
@@ -97,7 +97,7 @@ fn hold_all(seed: u64, most: u64, (limit, keep): (Option<Duration>, bool)) -> (S
                 Err(f) => panic!(
                     "layout {} of seed {seed}: {}",
                     s.layouts,
-                    told(&mut lab, l, f)
+                    report(&mut lab, l, f)
                 ),
             }
         }
@@ -129,7 +129,7 @@ fn sweep() {
             panic!("it breaks a rule of {:?}: {}", rule.axes, rule.key);
         }
         if let Err(f) = lab.hold(&l) {
-            panic!("{}", told(&mut lab, l, f));
+            panic!("{}", report(&mut lab, l, f));
         }
         return;
     }

@@ -350,7 +350,11 @@ fn finish(command: &mut Command) -> Result<(), String> {
     ended(command.status().map_err(|e| format!("{program}: {e}"))?)
 }
 
-fn ended(status: std::process::ExitStatus) -> Result<(), String> {
+/// The exit status of a program as a result.
+///
+/// # Errors
+/// The status, where it is no success.
+pub(crate) fn ended(status: std::process::ExitStatus) -> Result<(), String> {
     match status.success() {
         true => Ok(()),
         false => Err(status.to_string()),
