@@ -44,7 +44,7 @@ pub use hf::{HfDir, TOKENIZER_FILES, named_files};
 pub use layout::{Logical, Piece};
 pub use load::{Checkpoint, Proof};
 pub use manifest::{
-    FORMAT_VERSION, FileRecord, Found, GENERATOR, MANIFEST, Manifest, list, step_dir,
+    FORMAT_VERSION, FileRecord, Found, GENERATOR, MANIFEST, Manifest, list, run_and_step, step_dir,
 };
 pub use render::{Detail, Holds, inspect, inspect_json, verify, verify_by, verify_json_by};
 pub use reshard::reshard;

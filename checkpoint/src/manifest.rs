@@ -279,6 +279,15 @@ fn parse_step(name: &str) -> Option<u64> {
     name.strip_prefix("step-")?.parse().ok()
 }
 
+/// The run and the step of a folder `RUN/checkpoints/step-N`; none for any other path. Nothing is opened.
+pub fn run_and_step(path: &Path) -> Option<(&Path, u64)> {
+    let step = parse_step(path.file_name()?.to_str()?)?;
+    let steps = path.parent().filter(|p| p.ends_with("checkpoints"))?;
+    // `checkpoints/step-N` lies in the current folder.
+    let run = steps.parent().filter(|run| !run.as_os_str().is_empty());
+    Some((run.unwrap_or(".".as_ref()), step))
+}
+
 /// Whether `path` is the folder of one step: it has a manifest, or the name that says it should.
 pub(crate) fn is_step(path: &Path) -> bool {
     let name = path.file_name().and_then(|n| n.to_str());

@@ -50,7 +50,8 @@ impl RunFolder {
     }
 
     /// Claims the folder a command line asks for: `--out`, the folder of `--resume`, `run.out`, or a new one under `runs/`. A folder that
-    /// holds a run is never written over; only `--resume` continues it, and with `auto` begins it anew where it has no checkpoint yet.
+    /// holds a run is never written over; only `--resume` continues it, and with `auto` begins it anew where it has no checkpoint yet. From a
+    /// checkpoint that is named a run goes on in another folder.
     ///
     /// # Errors
     /// Another process writes there; it holds a run, or files that a run would write over; it cannot be written.
@@ -175,7 +176,9 @@ fn written_over(dir: &Path, name: &str) -> TrainError {
 /// The folder that is named, if one is.
 pub fn requested(request: &Request, config: &Config) -> Option<PathBuf> {
     let resume = request.resume.as_ref();
-    let of_resume = || resume.and_then(Continued::folder).map(PathBuf::from);
+    // From a checkpoint that is named a run goes on elsewhere: its own folder may hold later ones.
+    let whole = |dir: &&Path| crossweave_checkpoint::run_and_step(dir).is_none();
+    let of_resume = || Some(resume?.folder().filter(whole)?.to_path_buf());
     let given = request.out.clone().or_else(of_resume);
     let given = given.or_else(|| config.settings.run.out.as_ref().map(PathBuf::from));
     // The same command finds its run again.

@@ -7,7 +7,7 @@ use crate::model::Source;
 use crate::request::{Continued, Request};
 use crate::train_error::{Result, TrainError};
 use crate::{adapted, described};
-use crossweave_checkpoint::{Checkpoint, PublicKey, list};
+use crossweave_checkpoint::{Checkpoint, PublicKey, list, run_and_step};
 use crossweave_config::{Resolved, may_change_on_resume};
 use crossweave_data::Corpus;
 use crossweave_models::remembered;
@@ -38,11 +38,33 @@ impl Resume {
     }
 }
 
-/// Refuses a folder without a run.
+/// The run that a folder names, and the step where it is one of that run's checkpoints.
+fn named(dir: &Path) -> (&Path, Option<u64>) {
+    match run_and_step(dir) {
+        Some((run, step)) => (run, Some(step)),
+        None => (dir, None),
+    }
+}
+
+/// Refuses a folder without a run, or one that is no checkpoint of a run.
 ///
 /// # Errors
-/// No such folder, or one that holds neither checkpoints nor a run's config.
+/// No such folder, or one that holds neither checkpoints nor a run's config; a checkpoint that is not there.
 pub fn check_holds_run(dir: &Path) -> Result<()> {
+    let (given, (dir, only)) = (dir, named(dir));
+    let there = |step| list(dir).map(|l| l.into_iter().any(|f| f.step == step));
+    if let Some(step) = only.filter(|_| dir.is_dir())
+        && !there(step)?
+    {
+        let steps: Vec<String> = list(dir)?.iter().map(|f| f.step.to_string()).collect();
+        return Err(TrainError::refused(
+            format!("--resume {}: no such checkpoint", given.display()),
+            match steps.is_empty() {
+                true => format!("{} has none", dir.display()),
+                false => format!("{} has those of steps {}", dir.display(), steps.join(", ")),
+            },
+        ));
+    }
     if !dir.is_dir() || (!dir.join("config.json").is_file() && list(dir)?.is_empty()) {
         return Err(TrainError::refused(
             format!("--resume {}: holds no run (no config.json)", dir.display()),
@@ -52,7 +74,7 @@ pub fn check_holds_run(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where a run of this job begins whose folder is `out`: at the newest checkpoint of the run that it continues, if any.
+/// Where a run of this job begins whose folder is `out`: at the newest checkpoint of the run that it continues, or at the one that is named.
 ///
 /// # Errors
 /// As [`find`].
@@ -68,10 +90,10 @@ pub fn begin(request: &Request, out: &Path, job: &Job, reads: &Reads) -> Result<
 /// The most checkpoints of which an error says what is wrong with each.
 const NAMED: usize = 3;
 
-/// Finds the newest good checkpoint of the run in `dir` and makes sure that it is the run of this config.
+/// Finds the newest good checkpoint of the run in `dir`, or the one that `dir` is, and makes sure that it is of the run of this config.
 ///
 /// # Errors
-/// No such folder, or one without a run; another model, optimizer, schedule or corpus, by key; more steps done than asked for.
+/// No such folder, or one without a run; a checkpoint that is named and cannot be read; another model, optimizer, schedule or corpus, by key; more steps done than asked for.
 pub fn find(
     dir: &Path,
     now: &Resolved,
@@ -80,13 +102,15 @@ pub fn find(
     steps: u64,
 ) -> Result<Resume> {
     check_holds_run(dir)?;
+    let (dir, only) = named(dir);
     let record = dir.join("config.json");
     let key = now.settings.checkpoint.trust_key.as_ref();
     let key = key.map(|k| PublicKey::read(k.as_ref())).transpose()?;
     let trusted = |c: &Checkpoint| key.as_ref().map_or(Ok(()), |k| c.signed_by(k));
     let mut notes = vec![];
     let mut found = None;
-    for candidate in list(dir)?.into_iter().rev() {
+    let candidates = list(dir)?.into_iter().rev();
+    for candidate in candidates.filter(|c| only.is_none_or(|step| c.step == step)) {
         let open = || -> Result<Checkpoint> {
             let c = Checkpoint::open(&candidate.path)?;
             trusted(&c)?;
@@ -98,6 +122,7 @@ pub fn find(
                 found = Some(c);
                 break;
             }
+            Err(e) if only.is_some() => return Err(e),
             Err(e) => notes.push(format!(
                 "checkpoint of step {} is passed over: {e}",
                 candidate.step

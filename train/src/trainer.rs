@@ -140,7 +140,7 @@ struct Begun {
     // Before the processes, over which its ranks speak.
     job: Started,
     processes: Option<Processes>,
-    /// Steps done, those before a resume included.
+    /// Steps done, those before a resume included; 0 until the trainer has begun ([`Trainer::start`]).
     done: u64,
     /// Parameters read so far, the same on every process.
     reads: u64,
@@ -223,7 +223,8 @@ impl Trainer {
         self
     }
 
-    /// Continues the run in a folder, in place unless [`Trainer::out`] names another, from its newest checkpoint.
+    /// Continues the run in a folder, in place unless [`Trainer::out`] names another, from its newest checkpoint; or goes
+    /// on from one of its checkpoints (`RUN/checkpoints/step-00000100`), in another folder.
     pub fn resume(mut self, folder: impl Into<PathBuf>) -> Trainer {
         self.request.resume = Some(Continued::Run(folder.into()));
         self
@@ -330,7 +331,7 @@ impl Trainer {
         Ok(self.begun()?.job.run.reads.steps)
     }
 
-    /// Steps done, those before a resume included.
+    /// Steps done, those before a resume included; 0 until the trainer has begun ([`Trainer::start`]).
     pub fn done(&self) -> u64 {
         match &self.state {
             State::Begun(begun) => begun.done,

@@ -26,6 +26,31 @@ fn step_dir(run: &Path, step: u64) -> PathBuf {
 }
 
 #[test]
+fn a_run_goes_on_from_the_checkpoint_that_is_named() {
+    let s = Scratch::new();
+    let job = || s.job("config.json");
+    job().run("whole");
+    assert_eq!(steps(&s.path("whole")), [6, 8]);
+    let older = "whole/checkpoints/step-00000006";
+    let ran = job().resume(older).run("again");
+    assert!(ran.said.contains("from step 6"), "{}", ran.said);
+    same(&s.path("whole"), &s.path("again"));
+    // The folder of the run itself holds a later one, and is not written over.
+    names(
+        &job().resume(older).fails("whole").0,
+        &["already holds a run"],
+    );
+    let absent = job().resume("whole/checkpoints/step-00000005");
+    absent.refused(&["no such checkpoint", "those of steps 6, 8"]);
+    // Nothing takes the place of a checkpoint that was asked for.
+    let file = step_dir(&s.path("whole"), 6).join("rank-00000.safetensors");
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    let damaged = job().resume(older);
+    damaged.refused(&["rank-00000.safetensors", "bytes long"]);
+}
+
+#[test]
 fn damaged_checkpoints_are_passed_over_by_name() {
     let s = Scratch::new();
     let job = || s.job("config.json").ranks(2);

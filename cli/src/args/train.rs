@@ -43,7 +43,8 @@ pub struct TrainArgs {
     /// Output folder; default: run.out, else runs/<name of the config>
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Continue the run in this folder from its newest checkpoint; auto: the one in the output folder, or begin it there
+    /// Continue the run in this folder from its newest checkpoint, or from one of its checkpoints/step-N in another folder; auto: the one in the
+    /// output folder, or begin it there
     #[arg(long, value_name = "DIR|auto", value_parser = continued)]
     pub resume: Option<Continued>,
     /// Take the output folder over from a job on another host that is lost (whether it lives cannot be seen from here)
