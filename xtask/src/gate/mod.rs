@@ -1,6 +1,8 @@
 //! The gate: one list of steps, run by `cargo xtask ci`, by `ci/test` and so by the hosted CI. What
 //! is answered fastest comes first, and a red step of style or lints ends the run.
 
+#[cfg(unix)]
+mod memory;
 mod tests_log;
 #[cfg(unix)]
 mod tools;
@@ -266,6 +268,13 @@ impl Gate {
         }
         // Mesa's software driver compiles each shader once and runs it on a few elements: without LLVM's passes it is done sooner.
         cargo.env("GALLIVM_PERF", "nopt");
+        #[cfg(unix)]
+        let files = memory::Folder::make();
+        #[cfg(unix)]
+        match &files {
+            Some(folder) => _ = cargo.env("TMPDIR", folder.path()),
+            None => println!("no room in memory for files of tests: they are those of a disk, and wait for it"),
+        }
         let (reader, writer) = std::io::pipe().map_err(|e| e.to_string())?;
         cargo.stdout(writer.try_clone().map_err(|e| e.to_string())?);
         cargo.stderr(writer);
