@@ -20,11 +20,13 @@ CW_DEVICE i64 cw_tq(const AttentionArgs& a) { return (i64)a.tq; }
 CW_DEVICE i64 cw_tk(const AttentionArgs& a) { return (i64)a.tk; }
 // Query i stands at key i + this.
 CW_DEVICE i64 cw_ahead(const AttentionArgs& a) { return (i64)a.tk - (i64)a.tq; }
-// The begin of the tile of n rows in which row x is, where tiles begin at multiples; and where the rows end that a tile has: the last of all, or the
-// last that somebody meets.
+// The begin of the tile of n rows in which row x is, where tiles begin at multiples.
 CW_DEVICE i64 cw_begin(const AttentionArgs&, i64 x, i64 n) { return x / n * n; }
-CW_DEVICE i64 cw_end(const AttentionArgs&, i64 all, i64) { return all; }
 CW_DEVICE bool cw_wide(const AttentionArgs&) { return false; }
+// Are there segments?
+CW_DEVICE bool cw_parted(const AttentionArgs&) { return false; }
+// Rows that a block has from row x on.
+CW_DEVICE i64 cw_rows(i64 x, i64 all) { return all - x < CW_BLOCK ? all - x : CW_BLOCK; }
 template <class S> CW_DEVICE void cw_span(const AttentionArgs&, S, u32, i64, int&, int&) {}
 template <class S> CW_DEVICE void cw_common(const AttentionArgs&, S, u32, i64, int&, int&) {}
 template <class S> CW_DEVICE void cw_narrow(const AttentionArgs&, S, u32, i64, i64&, i64&) {}
@@ -34,8 +36,8 @@ CW_DEVICE i64 cw_tq(const VarlenArgs& a) { return (i64)a.t; }
 CW_DEVICE i64 cw_tk(const VarlenArgs& a) { return (i64)a.t; }
 CW_DEVICE i64 cw_ahead(const VarlenArgs&) { return 0; }
 CW_DEVICE i64 cw_begin(const VarlenArgs&, i64 x, i64 n) { return x / n * n; }
-CW_DEVICE i64 cw_end(const VarlenArgs&, i64 all, i64) { return all; }
 CW_DEVICE bool cw_wide(const VarlenArgs&) { return false; }
+CW_DEVICE bool cw_parted(const VarlenArgs&) { return true; }
 // The segment of position i of row b, empty where it has none.
 template <class S> CW_DEVICE void cw_span(const VarlenArgs& a, S, u32 b, i64 i, int& from, int& to) {
   Segment s;
@@ -63,13 +65,13 @@ template <class S> CW_DEVICE void cw_narrow(const VarlenArgs& a, S s, u32 b, i64
 // Do all of n rows from t on lie in from..to?
 CW_DEVICE bool cw_meets(const VarlenArgs&, int from, int to, i64 t, i64 n) { return t >= (i64)from && t + n <= (i64)to; }
 
-// Parts of rows whose positions count in the row. Tiles begin at the first row that somebody meets and end at the last: nobody reads another.
+// Parts of rows whose positions count in the row. Tiles begin at the first row that somebody meets.
 CW_DEVICE i64 cw_tq(const ExtArgs& a) { return (i64)a.tq; }
 CW_DEVICE i64 cw_tk(const ExtArgs& a) { return (i64)a.tk; }
 CW_DEVICE i64 cw_ahead(const ExtArgs& a) { return (i64)a.tk - (i64)a.tq + a.shift; }
 CW_DEVICE i64 cw_begin(const ExtArgs&, i64 x, i64) { return x; }
-CW_DEVICE i64 cw_end(const ExtArgs&, i64, i64 met) { return met; }
 CW_DEVICE bool cw_wide(const ExtArgs& a) { return a.wide != 0; }
+CW_DEVICE bool cw_parted(const ExtArgs& a) { return a.n != 0; }
 template <class S> CW_DEVICE i64 cw_block_end(const ExtArgs& a, S, i64 t0) {
   const i64 all = S::key ? (i64)a.tk : (i64)a.tq;
   return t0 + CW_BLOCK < all ? t0 + CW_BLOCK : all;
@@ -108,12 +110,48 @@ template <> struct Core<f16> {
   static CW_DEVICE u32 pack(float lo, float hi) { return cw_pack_f16(lo, hi); }
 };
 
-// 64 rows of a head into shared memory with a pitch of D + 8 (which keeps ldmatrix free of bank conflicts); rows past the end are zero.
-template <int D> CW_DEVICE void cw_fetch(u16* to, const u16* from, i64 pitch, i64 t0, i64 end) {
+// Does somebody of the block of queries from t0 on meet key x, and of the block of keys query x?
+template <class A> CW_DEVICE bool cw_met(const A& a, Query, u32 b, i64 t0, i64 x) {
+  int from = 0, to = (int)cw_tq(a);
+  cw_span(a, Key(), b, x, from, to);
+  i64 lo = t0 > from ? t0 : from, hi = t0 + CW_BLOCK < to ? t0 + CW_BLOCK : to;
+  const i64 at = x - cw_ahead(a);
+  if (a.causal && at > lo) lo = at;
+  if (a.window > 0 && at + a.window < hi) hi = at + a.window;
+  return lo < hi;
+}
+template <class A> CW_DEVICE bool cw_met(const A& a, Key, u32 b, i64 t0, i64 x) {
+  int from = 0, to = (int)cw_tk(a);
+  cw_span(a, Query(), b, x, from, to);
+  i64 lo = t0 > from ? t0 : from, hi = t0 + CW_BLOCK < to ? t0 + CW_BLOCK : to;
+  const i64 at = x + cw_ahead(a);
+  if (a.causal && at + 1 < hi) hi = at + 1;
+  if (a.window > 0 && at - a.window + 1 > lo) lo = at - a.window + 1;
+  return lo < hi;
+}
+
+// What a block from t0 on asks of rows of the other side.
+template <class A, class S> struct Rows {
+  const A& a; u32 b; i64 t0, begin, end; int all_from, all_to;
+  // Rows of a tile of one segment are met where they are in begin..end; of several each is looked at.
+  CW_DEVICE bool each(i64 x, i64 n) const { return cw_parted(a) && !cw_meets(a, all_from, all_to, x, n); }
+  CW_DEVICE bool has(i64 x, bool each) const { return x >= begin && x < end && (!each || cw_met(a, S(), b, t0, x)); }
+};
+// All rows of the operand.
+struct All {
+  i64 end;
+  CW_DEVICE bool each(i64, i64) const { return false; }
+  CW_DEVICE bool has(i64 x, bool) const { return x < end; }
+};
+
+// N rows of a head into shared memory with a pitch of D + 8 (which keeps ldmatrix free of bank conflicts). Rows that nobody meets are zero: a
+// probability of 0 times what is there must be 0.
+template <int D, int N, class R> CW_DEVICE void cw_fetch(u16* to, const u16* from, i64 pitch, i64 t0, const R& rows) {
+  const bool each = rows.each(t0, N);
   const bool aligned = (((u64)from | (u64)(pitch * 2)) & 15) == 0;
-  for (int e = (int)threadIdx.x; e < CW_BLOCK * D / 8; e += 128) {
+  for (int e = (int)threadIdx.x; e < N * D / 8; e += 128) {
     int r = e / (D / 8), c = e % (D / 8) * 8;
-    bool there = t0 + r < end;
+    bool there = rows.has(t0 + r, each);
     const u16* p = from + (there ? t0 + r : 0) * pitch + c;
     u16* s = to + r * (D + 8) + c;
     if (aligned) cw_copy_async(s, p, there);
@@ -151,13 +189,14 @@ template <class T, int D, class A> CW_DEVICE void cw_attention_mma(const A& a) {
   const u16* pq = (const u16*)a.q + b * a.qs[0] + h * a.qs[2];
   const u16* pk = (const u16*)a.k + b * a.ks[0] + hk * a.ks[2];
   const u16* pv = (const u16*)a.v + b * a.vs[0] + hk * a.vs[2];
-  const i64 first = i0 + cw_ahead(a), last = first + CW_BLOCK - 1;
-  i64 hi = cw_tk(a), lo = 0;
+  const i64 first = i0 + cw_ahead(a), last = first + cw_rows(i0, cw_tq(a)) - 1;
+  i64 hi = cw_tk(a), begin = a.window > 0 && first - a.window + 1 > 0 ? first - a.window + 1 : 0, lo = begin > 0 ? cw_begin(a, begin, CW_BLOCK) : 0;
   if (a.causal && last + 1 < hi) hi = last + 1 > 0 ? last + 1 : 0;
-  if (a.window > 0 && first - a.window + 1 > 0) lo = cw_begin(a, first - a.window + 1, CW_BLOCK);
   cw_narrow(a, Query(), b, i0, lo, hi);
+  if (lo > begin) begin = lo;
   int all_from = 0, all_to = 0;
   cw_common(a, Query(), b, i0, all_from, all_to);
+  const Rows<A, Query> met{a, b, i0, begin, hi, all_from, all_to};
   int from[2];
   int to[2];
   CW_UNROLL for (int r = 0; r < 2; r++) {
@@ -165,9 +204,8 @@ template <class T, int D, class A> CW_DEVICE void cw_attention_mma(const A& a) {
     cw_span(a, Query(), b, i0 + warp * 16 + lane / 4 + r * 8, from[r], to[r]);
   }
 
-  cw_fetch<D>(sq, pq, a.qs[1], i0, cw_tq(a));
-  const i64 keys = cw_end(a, cw_tk(a), hi);
-  if (lo < hi) cw_fetch<D>(sk, pk, a.ks[1], lo, keys);
+  cw_fetch<D, CW_BLOCK>(sq, pq, a.qs[1], i0, All{cw_tq(a)});
+  if (lo < hi) cw_fetch<D, CW_BLOCK>(sk, pk, a.ks[1], lo, met);
   cw_copy_commit();
   cw_copy_wait<0>();
   CW_SYNC();
@@ -183,7 +221,7 @@ template <class T, int D, class A> CW_DEVICE void cw_attention_mma(const A& a) {
   const float scale = a.scale * 1.44269504f;
 
   for (i64 j0 = lo; j0 < hi; j0 += CW_BLOCK) {
-    cw_fetch<D>(sv, pv, a.vs[1], j0, keys);
+    cw_fetch<D, CW_BLOCK>(sv, pv, a.vs[1], j0, met);
     cw_copy_commit();
     float s[8][4];
     CW_UNROLL for (int n = 0; n < 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) s[n][e] = 0.0f;
@@ -198,7 +236,7 @@ template <class T, int D, class A> CW_DEVICE void cw_attention_mma(const A& a) {
       }
     CW_SYNC();
     bool more = j0 + CW_BLOCK < hi;
-    if (more) cw_fetch<D>(sk, pk, a.ks[1], j0 + CW_BLOCK, keys);
+    if (more) cw_fetch<D, CW_BLOCK>(sk, pk, a.ks[1], j0 + CW_BLOCK, met);
     cw_copy_commit();
 
     // Rows lane / 4 and lane / 4 + 8 of the warp's sixteen.
@@ -263,19 +301,6 @@ template <class T, int D, class A> CW_DEVICE void cw_attention_mma(const A& a) {
 
 // ---- backward
 
-// N rows of a head into shared memory, as `cw_fetch`.
-template <int D, int N> CW_DEVICE void cw_fetch_rows(u16* to, const u16* from, i64 pitch, i64 t0, i64 end) {
-  const bool aligned = (((u64)from | (u64)(pitch * 2)) & 15) == 0;
-  for (int e = (int)threadIdx.x; e < N * D / 8; e += 128) {
-    int r = e / (D / 8), c = e % (D / 8) * 8;
-    bool there = t0 + r < end;
-    const u16* p = from + (there ? t0 + r : 0) * pitch + c;
-    u16* s = to + r * (D + 8) + c;
-    if (aligned) cw_copy_async(s, p, there);
-    else for (int i = 0; i < 8; i++) s[i] = there ? p[i] : (u16)0;
-  }
-}
-
 // s = x y^T for sixteen rows of x and N of y, both D wide in shared memory.
 template <class T, int D, int N> CW_DEVICE void cw_by_rows(float (&s)[N / 8][4], const u16* x, const u16* y, int lane) {
   const int P = D + 8;
@@ -324,11 +349,14 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_keys(c
   const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
   const u32 hk = blockIdx.y % a.hkv, b = blockIdx.y / a.hkv, each = a.h / a.hkv;
   const i64 j0 = (i64)blockIdx.x * CW_BLOCK, shift = cw_ahead(a);
-  i64 lo = a.causal && j0 - shift > 0 ? cw_begin(a, j0 - shift, N) : 0, hi = cw_tq(a);
-  if (a.window > 0 && j0 + CW_BLOCK - 1 + a.window - shift < hi) hi = j0 + CW_BLOCK - 1 + a.window - shift;
+  const i64 past = j0 + cw_rows(j0, cw_tk(a)) - 1 + a.window - shift;
+  i64 begin = a.causal && j0 - shift > 0 ? j0 - shift : 0, lo = begin > 0 ? cw_begin(a, begin, N) : 0, hi = cw_tq(a);
+  if (a.window > 0 && past < hi) hi = past;
   cw_narrow(a, Key(), b, j0, lo, hi);
+  if (lo > begin) begin = lo;
   int all_from = 0, all_to = 0;
   cw_common(a, Key(), b, j0, all_from, all_to);
+  const Rows<A, Key> met{a, b, j0, begin, hi, all_from, all_to};
   int from[2];
   int to[2];
   CW_UNROLL for (int r = 0; r < 2; r++) {
@@ -336,7 +364,6 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_keys(c
     cw_span(a, Key(), b, j0 + warp * 16 + lane / 4 + r * 8, from[r], to[r]);
   }
   const i64 tiles = hi > lo ? (hi - lo + N - 1) / N : 0, rounds = tiles * (i64)each;
-  const i64 queries = cw_end(a, cw_tq(a), hi);
   const float scale = a.scale * 1.44269504f;
 
   float dk[D / 8][4];
@@ -347,19 +374,19 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_keys(c
     cw_copy_wait<0>();
     CW_SYNC();
     if (round < 0 && rounds > 0) {
-      cw_fetch_rows<D, CW_BLOCK>(sk, (const u16*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, cw_tk(a));
-      cw_fetch_rows<D, CW_BLOCK>(sv, (const u16*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, cw_tk(a));
+      cw_fetch<D, CW_BLOCK>(sk, (const u16*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, All{cw_tk(a)});
+      cw_fetch<D, CW_BLOCK>(sv, (const u16*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, All{cw_tk(a)});
     }
     if (round + 1 < rounds) {
       const int stage = (int)((round + 1) & 1);
       const u32 h = hk * each + (u32)((round + 1) / tiles);
       const i64 i0 = lo + (round + 1) % tiles * N;
-      cw_fetch_rows<D, N>(sq + stage * N * P, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, queries);
-      cw_fetch_rows<D, N>(sg + stage * N * P, (const u16*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, queries);
+      cw_fetch<D, N>(sq + stage * N * P, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, met);
+      cw_fetch<D, N>(sg + stage * N * P, (const u16*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, met);
       if (threadIdx.x < N) {
         const i64 i = i0 + threadIdx.x;
-        const bool there = i < queries;
-        // A query past the end has no probability anywhere.
+        const bool there = met.has(i, met.each(i0, N));
+        // A query that meets none of these keys has no probability here.
         sl[stage * N + threadIdx.x] = there ? a.lse[b * a.ls[0] + h * a.ls[1] + i * a.ls[2]] * 1.44269504f : CW_INF;
         sd[stage * N + threadIdx.x] = there ? a.delta[((u64)b * a.h + h) * cw_tq(a) + i] : 0.0f;
       }
@@ -402,16 +429,17 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_querie
   u16 *sq = mem, *sg = sq + CW_BLOCK * P, *sk = sg + CW_BLOCK * P, *sv = sk + 2 * N * P;
   const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
   const u32 h = blockIdx.y % a.h, b = blockIdx.y / a.h, hk = h / (a.h / a.hkv);
-  const i64 i0 = (i64)(a.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * CW_BLOCK, first = i0 + cw_ahead(a), last = first + CW_BLOCK - 1;
-  i64 lo = a.window > 0 && first - a.window + 1 > 0 ? cw_begin(a, first - a.window + 1, N) : 0, hi = cw_tk(a);
+  const i64 i0 = (i64)(a.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * CW_BLOCK, first = i0 + cw_ahead(a), last = first + cw_rows(i0, cw_tq(a)) - 1;
+  i64 begin = a.window > 0 && first - a.window + 1 > 0 ? first - a.window + 1 : 0, lo = begin > 0 ? cw_begin(a, begin, N) : 0, hi = cw_tk(a);
   if (a.causal && last + 1 < hi) hi = last + 1 > 0 ? last + 1 : 0;
   cw_narrow(a, Query(), b, i0, lo, hi);
+  if (lo > begin) begin = lo;
   int all_from = 0, all_to = 0;
   cw_common(a, Query(), b, i0, all_from, all_to);
+  const Rows<A, Query> met{a, b, i0, begin, hi, all_from, all_to};
   int from[2];
   int to[2];
   const i64 rounds = hi > lo ? (hi - lo + N - 1) / N : 0;
-  const i64 keys = cw_end(a, cw_tk(a), hi);
   const float scale = a.scale * 1.44269504f;
   float lse[2];
   float delta[2];
@@ -430,14 +458,14 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_querie
     cw_copy_wait<0>();
     CW_SYNC();
     if (round < 0 && rounds > 0) {
-      cw_fetch_rows<D, CW_BLOCK>(sq, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, cw_tq(a));
-      cw_fetch_rows<D, CW_BLOCK>(sg, (const u16*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, cw_tq(a));
+      cw_fetch<D, CW_BLOCK>(sq, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, All{cw_tq(a)});
+      cw_fetch<D, CW_BLOCK>(sg, (const u16*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, All{cw_tq(a)});
     }
     if (round + 1 < rounds) {
       const int stage = (int)((round + 1) & 1);
       const i64 j0 = lo + (round + 1) * N;
-      cw_fetch_rows<D, N>(sk + stage * N * P, (const u16*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, keys);
-      cw_fetch_rows<D, N>(sv + stage * N * P, (const u16*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, keys);
+      cw_fetch<D, N>(sk + stage * N * P, (const u16*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, met);
+      cw_fetch<D, N>(sv + stage * N * P, (const u16*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, met);
     }
     cw_copy_commit();
     if (round < 0) continue;

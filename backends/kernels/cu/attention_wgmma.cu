@@ -12,12 +12,13 @@ struct AttentionArgs {
 
 // A tile is panels of 64 columns; a row of a panel has 128 bytes, in which the 16-byte piece c of row r stands at c ^ r % 8: the "128-Byte
 // swizzle" of the PTX ISA (Shared Memory Matrix Layout), whose pattern repeats every eight rows, so tiles begin at multiples of 1024 bytes.
-// The same tile serves as A and B "K-major" (columns are what is summed over) and as B "MN-major" (rows are).
-template <int D, int R> CW_DEVICE void cw_tile(u16* to, const u16* from, i64 pitch, i64 t0, i64 end) {
+// The same tile serves as A and B "K-major" (columns are what is summed over) and as B "MN-major" (rows are). Rows outside of begin..end are zero:
+// nobody meets them, and a probability of 0 times what is there must be 0.
+template <int D, int R> CW_DEVICE void cw_tile(u16* to, const u16* from, i64 pitch, i64 t0, i64 begin, i64 end) {
   const bool aligned = (((u64)from | (u64)(pitch * 2)) & 15) == 0;
   for (int e = (int)threadIdx.x; e < R * D / 8; e += (int)blockDim.x) {
     const int r = e / (D / 8), c = e % (D / 8);
-    const bool there = t0 + r < end;
+    const bool there = t0 + r >= begin && t0 + r < end;
     const u16* p = from + (there ? t0 + r : 0) * pitch + c * 8;
     u16* s = to + (c / 8 * R + r) * 64 + ((c ^ r) & 7) * 8;
     if (aligned) {
@@ -102,10 +103,10 @@ template <class T, int D, int W> CW_DEVICE void cw_attention_wgmma(const Attenti
   const i64 i0 = (i64)(a.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * M;
   const u16* pk = (const u16*)a.k + b * a.ks[0] + hk * a.ks[2];
   const u16* pv = (const u16*)a.v + b * a.vs[0] + hk * a.vs[2];
-  const i64 first = i0 + (i64)a.tk - (i64)a.tq, last = first + M - 1, at = first + warp * 16, end = (i64)a.tk;
-  i64 hi = end, lo = 0;
+  const i64 first = i0 + (i64)a.tk - (i64)a.tq, last = (i0 + M < (i64)a.tq ? first + M : (i64)a.tk) - 1, at = first + warp * 16;
+  const i64 begin = a.window > 0 && first - a.window + 1 > 0 ? first - a.window + 1 : 0, lo = begin / CW_KEYS * CW_KEYS;
+  i64 hi = (i64)a.tk;
   if (a.causal && last + 1 < hi) hi = last + 1 > 0 ? last + 1 : 0;
-  if (a.window > 0 && first - a.window + 1 > 0) lo = (first - a.window + 1) / CW_KEYS * CW_KEYS;
   const i64 tiles = hi > lo ? (hi - lo + CW_KEYS - 1) / CW_KEYS : 0;
   const float scale = a.scale * 1.44269504f;
 
@@ -117,14 +118,14 @@ template <class T, int D, int W> CW_DEVICE void cw_attention_wgmma(const Attenti
     float s[64];
     CW_UNROLL for (int i = 0; i < 64; i++) s[i] = 0.0f;
     u32 p[CW_KEYS / 16][4];
-    cw_tile<D, M>(sq, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, (i64)a.tq);
-    cw_tile<D, CW_KEYS>(sk, pk, a.ks[1], lo, end);
+    cw_tile<D, M>(sq, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, i0, (i64)a.tq);
+    cw_tile<D, CW_KEYS>(sk, pk, a.ks[1], lo, begin, hi);
     cw_copy_commit();
     cw_copy_wait<0>();
     cw_fence_async();
     CW_SYNC();
-    cw_tile<D, CW_KEYS>(sv, pv, a.vs[1], lo, end);
-    if (tiles > 1) cw_tile<D, CW_KEYS>(sk + CW_KEYS * D, pk, a.ks[1], lo + CW_KEYS, end);
+    cw_tile<D, CW_KEYS>(sv, pv, a.vs[1], lo, begin, hi);
+    if (tiles > 1) cw_tile<D, CW_KEYS>(sk + CW_KEYS * D, pk, a.ks[1], lo + CW_KEYS, begin, hi);
     cw_copy_commit();
     cw_hold(s);
     cw_wgmma_fence();
@@ -141,8 +142,8 @@ template <class T, int D, int W> CW_DEVICE void cw_attention_wgmma(const Attenti
       cw_copy_wait<0>();
       cw_fence_async();
       CW_SYNC();
-      cw_tile<D, CW_KEYS>(sv + next * CW_KEYS * D, pv, a.vs[1], lo + (t + 1) * CW_KEYS, end);
-      if (t + 2 < tiles) cw_tile<D, CW_KEYS>(sk + now * CW_KEYS * D, pk, a.ks[1], lo + (t + 2) * CW_KEYS, end);
+      cw_tile<D, CW_KEYS>(sv + next * CW_KEYS * D, pv, a.vs[1], lo + (t + 1) * CW_KEYS, begin, hi);
+      if (t + 2 < tiles) cw_tile<D, CW_KEYS>(sk + now * CW_KEYS * D, pk, a.ks[1], lo + (t + 2) * CW_KEYS, begin, hi);
       cw_copy_commit();
       cw_hold(s);
       cw_hold(o);

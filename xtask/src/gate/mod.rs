@@ -273,7 +273,9 @@ impl Gate {
         #[cfg(unix)]
         match &files {
             Some(folder) => _ = cargo.env("TMPDIR", folder.path()),
-            None => println!("no room in memory for files of tests: they are those of a disk, and wait for it"),
+            None => println!(
+                "no room in memory for files of tests: they are those of a disk, and wait for it"
+            ),
         }
         let (reader, writer) = std::io::pipe().map_err(|e| e.to_string())?;
         cargo.stdout(writer.try_clone().map_err(|e| e.to_string())?);

@@ -188,7 +188,7 @@ fn the_real_library_builds_plans_for_every_graph() {
                 (
                     "window, fewer queries",
                     Problem {
-                        window: 100,
+                        window: 300,
                         ..base([2, 8, 8, 256, 512, 64])
                     },
                 ),

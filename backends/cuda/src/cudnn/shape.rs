@@ -161,6 +161,10 @@ impl Problem {
         if masked && self.tq > self.tk {
             return Err("a mask over more queries than keys");
         }
+        // They need be no numbers, and the library multiplies them by weights of zero.
+        if self.window > 0 && self.tk - self.tq >= self.window {
+            return Err("keys that no query sees");
+        }
         // Where a window ends is computed in f32 by the library.
         if self.window > 1 << 23 || self.tk > 1 << 23 {
             return Err("more positions than f32 counts");
@@ -315,6 +319,13 @@ mod tests {
         refused(&forward(2, 64, 4, 4, 264), none, 90, 92800, "too wide");
         refused(&forward(2, 64, 4, 4, 64), none, 75, 92800, "sm_80");
         refused(&forward(2, 64, 4, 4, 64), window, 90, 91400, "9.14");
+        let keys = |n: i64| {
+            let mut all = forward(2, 64, 4, 4, 64);
+            all[3..].iter_mut().for_each(|l| l.shape[1] = n);
+            all
+        };
+        refused(&keys(128), window, 90, 92800, "no query sees");
+        assert!(ask(&keys(127), window, 90, 92800).is_ok());
         refused(&backward(2, 64, 4, 64), none, 90, 91500, "128");
         refused(&backward(2, 64, 4, 64), none, 100, 92800, "sm_100");
         refused(&backward(2, 64, 4, 256), none, 80, 92800, "too wide");
