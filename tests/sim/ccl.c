@@ -53,10 +53,12 @@ static void formed(comm *c) {
   __atomic_store_n(c->slot, c, __ATOMIC_RELEASE);
   c->slot = NULL;
 }
+static uint64_t hashed(uint64_t h, const void *of, int n) {
+  for (int i = 0; i < n; i++) h = (h ^ ((const unsigned char *)of)[i]) * 1099511628211ull;
+  return h;
+}
 static void name_of(comm *c, const char *id) {
-  uint64_t h = 14695981039346656037ull;
-  for (int i = 0; i < 128; i++) h = (h ^ (unsigned char)id[i]) * 1099511628211ull;
-  snprintf(c->file, sizeof c->file, "/tmp/cw-sim-ccl-%016llx", (unsigned long long)h);
+  snprintf(c->file, sizeof c->file, "/tmp/cw-sim-ccl-%016llx", (unsigned long long)hashed(14695981039346656037ull, id, 128));
 }
 static int join(comm **out, int n, uid id, int rank, comm *parent) {
   comm *c = calloc(1, sizeof *c);
@@ -124,8 +126,10 @@ API int ncclCommSplit(comm *c, int color, int key, comm **out, config *cfg) {
   if (color < 0) return 0;
   uid id = {0};
   memcpy(id.b, c->id, 96);
-  snprintf(id.b + 96, 28, "%d.%d", split, color);
-  for (int i = 0; i < 28; i++) id.b[96 + i] ^= c->id[96 + i];
+  /* Of all splits before it too: two ways of colours are two communicators. */
+  int which[2] = {split, color};
+  uint64_t h = hashed(hashed(14695981039346656037ull, c->id, 128), which, sizeof which);
+  memcpy(id.b + 96, &h, sizeof h);
   id.b[127] = 1;
   return join(out, members, id, rank, c);
 }
