@@ -181,10 +181,7 @@ fn what_does_not_divide_is_refused_with_the_key_and_what_to_set() {
     // What the trainer does not do yet, or not with this model, it says, where `mesh show` draws it.
     for (set, what) in [
         ("mesh.ep=2", "the model has no experts"),
-        (
-            "mesh.etp=2",
-            "cutting experts is not available in this build yet",
-        ),
+        ("mesh.etp=2", "the model has no experts"),
     ] {
         show(&s, "4", &[set], &[]);
         let args = [

@@ -48,7 +48,7 @@ pub const CONFLICTS: &[Conflict] = &[
     row(&["run.balance", "mesh.ep"], "run.balance is \"even\" with mesh.ep above 1", &["run.balance=3,1", "mesh.ep=2"]),
     row(&["mesh.ep", "model"], "above 1 it needs a model with experts, whose number it divides in every layer", &["mesh.ep=2"]),
     row(&["run.canonical_shards", "mesh.ep"], "run.canonical_shards does not go with mesh.ep above 1", &["run.canonical_shards=4", "mesh.ep=2"]),
-    row(&["mesh.etp"], "above 1 it is refused: cutting experts is not available in this build yet", &["mesh.etp=2"]),
+    row(&["mesh.etp", "model"], "above 1 it needs a model with experts, whose inner width it divides", &["mesh.etp=2"]),
     row(&["mesh.ep", "mesh.etp", "mesh.dp", "mesh.cp", "mesh.tp"], "mesh.ep x mesh.etp divides the ranks of a stage, mesh.dp x mesh.cp x mesh.tp",
         &["mesh.ep=3"]),
     row(&["zero_optimization.zero_quantized_gradients"], "true is refused: reducing gradients in 4 bits is not available in this build yet",

@@ -328,17 +328,30 @@ impl Translator<'_> {
     }
 }
 
-/// Leaves the number of ranks of experts where its section is on, which it then says, and nowhere else.
+/// Leaves the numbers of ranks of experts where their section is on, which they then say, and nowhere else. DeepSpeed cuts no expert where that is not asked
+/// for, and here one is cut as the layers are.
 fn experts_that_are_on(root: &mut [Member]) {
+    let cut = |m: &Member| m.key == "expert_tensor_parallel_size";
+    let said = match inside(root, "mesh") {
+        Some(Json::Object(mesh)) => mesh.iter().any(|m| m.key == "etp"),
+        _ => false,
+    };
     let Some(Json::Object(members)) = inside(root, "expert_parallel") else {
         return;
     };
     let on = |m: &Member| m.key == "enabled" && m.node.value == Json::Bool(true);
     let size = |m: &Member| m.key == "autoep_size";
-    match members.iter().any(on) {
-        false => members.retain(|m| !size(m)),
-        true if members.iter().any(size) => members.retain(|m| !on(m)),
-        true => {}
+    let at = members.iter().find(|m| on(m)).map(|m| m.at.clone());
+    match at {
+        None => members.retain(|m| !size(m) && !cut(m)),
+        Some(at) if members.iter().any(size) => {
+            if !said && !members.iter().any(cut) {
+                let one = Json::Number("1".into());
+                members.push(member("expert_tensor_parallel_size", one, &at));
+            }
+            members.retain(|m| !on(m));
+        }
+        Some(_) => {}
     }
 }
 

@@ -71,6 +71,17 @@ impl Resolver<'_> {
         if let Err(e) = may {
             self.error("mesh.ep", e.what, e.fix);
         }
+        let etp = s.mesh.etp.unwrap_or(s.mesh.tp);
+        let may = spec.map_or(Ok(()), |m| split::parts_of_experts(m.model(), etp));
+        if let Err(e) = may {
+            self.error("mesh.etp", e.what, e.fix);
+        }
+        let dense = spec.is_some_and(|m| m.model().routed().next().is_none());
+        if dense && s.mesh.etp.is_some_and(|n| n > 1) {
+            let what = "the model has no experts that ranks could have parts of";
+            let fix = "remove it, or put experts into the model with model.moe";
+            self.error("mesh.etp", what, fix);
+        }
         let mesh = s.mesh.topology(ranks).unwrap_or_else(|e| {
             self.error(&e.key, e.what, e.fix);
             let rest = s.mesh.product() / s.mesh.dp.unwrap_or(1).max(1);

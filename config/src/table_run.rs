@@ -107,8 +107,8 @@ const MESH: Table = Table {
             "etp",
             1,
             "",
-            "ranks over which each expert's weights are cut; absent = mesh.tp, so that an expert is cut as a dense weight is",
-        ),
+            "ranks over which each expert's weights are cut; absent = mesh.tp, so that an expert is cut as a dense weight is. 1 with mesh.tp above 1: each expert is whole on its rank, and ranks of mesh.tp have tokens of their own",
+        ).free().names(&[Name::Elsewhere("expert_parallel.expert_tensor_parallel_size")]),
         text(
             "order",
             "\"pp,dp,cp,tp\"",
@@ -379,20 +379,15 @@ const TENSOR_PARALLEL: Table = Table {
     ],
 };
 
-/// `expert_parallel`; its `autoep_size` is another name of `mesh.ep` where the section is on.
+/// `expert_parallel`; its `autoep_size` is another name of `mesh.ep` where the section is on, and `expert_tensor_parallel_size` of `mesh.etp`.
 const EXPERT_PARALLEL: Table = Table {
-    doc: "DeepSpeed's AutoEP: where enabled, autoep_size is read as mesh.ep",
+    doc: "DeepSpeed's AutoEP: where enabled, autoep_size is read as mesh.ep, and expert_tensor_parallel_size (1 where absent) as mesh.etp",
     overlay: None,
     fields: &[
         ignored(
             "enabled",
             "autoep_size or mesh.ep says over how many ranks experts lie",
         ),
-        refused(
-            "expert_tensor_parallel_size",
-            "an expert is whole on its rank",
-        )
-        .off("1"),
         ignored("preset_model", EXPERTS).off("null"),
         ignored("moe_layer_pattern", EXPERTS).off("null"),
         ignored("router_pattern", EXPERTS).off("null"),

@@ -26,9 +26,6 @@ pub(crate) fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
             "remove it",
         );
     }
-    if s.mesh.etp.unwrap_or(1) > 1 {
-        no("mesh.etp", "cutting experts is".into(), "set it to 1");
-    }
     out.extend(offload(s));
     out
 }

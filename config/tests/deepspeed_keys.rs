@@ -120,7 +120,7 @@ fn around(path: &str) -> (Value, String) {
     if path.starts_with("zero_optimization.stage3") {
         file["zero_optimization"] = json!({"stage": 3});
     }
-    if path == "expert_parallel.autoep_size" {
+    if path.starts_with("expert_parallel.") && path.ends_with("_size") {
         file["model"] =
             json!({"family": "gpt2", "preset": "tiny", "vocab_size": 256, "moe": {"experts": 8}});
         file["mesh"] = json!({"dp": 8});
@@ -554,6 +554,22 @@ fn autoep_is_the_mesh_where_it_is_on() {
     assert_eq!(ep(json!({"enabled": true, "autoep_size": 4})).unwrap(), 4);
     assert_eq!(ep(json!({"enabled": false, "autoep_size": 4})).unwrap(), 1);
     assert_eq!(ep(json!({"autoep_size": 4})).unwrap(), 1);
+    let etp = |section: Value, mesh: Value| {
+        let file = json!({"train_batch_size": 8, "mesh": mesh, "expert_parallel": section});
+        load(&file).map(|c| c.settings.mesh.etp)
+    };
+    for (more, mesh, cut) in [
+        (json!({}), json!({"tp": 2}), Some(1)),
+        (json!({}), json!({"tp": 2, "etp": 2}), Some(2)),
+        (json!({"expert_tensor_parallel_size": 2}), json!({"tp": 2}), Some(2)),
+        (json!({"enabled": false, "expert_tensor_parallel_size": 2}), json!({"tp": 2}), None),
+    ] {
+        let mut section = json!({"enabled": true, "autoep_size": 2});
+        for (key, value) in more.as_object().unwrap() {
+            section[key] = value.clone();
+        }
+        assert_eq!(etp(section, mesh).unwrap(), cut);
+    }
     assert_eq!(
         ep(json!({"enabled": true, "autoep_size": 2, "preset_model": "mixtral"})).unwrap(),
         2

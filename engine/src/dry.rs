@@ -11,7 +11,7 @@ use crossweave_planner::{Dry, Lowered, RankSpec, Units, numel};
 use crossweave_tensor::spmd::AXES;
 use crossweave_tensor::{
     Batch, Check, Cx, Env, Flow, GradSink, Group, Keep, KernelCache, Lane, Link, ParamDecl,
-    Rehearsed, RngKey, Run, Split, Spmd, Tensor, Ty, TypedParam, UnitDecl,
+    Rehearsed, RngKey, Run, Spmd, Tensor, Ty, TypedParam, UnitDecl,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -230,14 +230,18 @@ struct Flowing {
 }
 
 impl Flowing {
-    /// The values that a block returns; of the last block also the name of its first value, and its type over axes that cut tokens.
+    /// The values that a block returns; of the last block also the name of its result, and the type of that over axes that cut tokens.
     fn out_of(
         cx: &mut Cx<'_>,
         out: &Flow,
         result: Option<(&str, Ty)>,
     ) -> std::result::Result<Flowing, crossweave_tensor::Error> {
-        if let (Some((name, cut)), Some(v)) = (result, out.0.first()) {
-            cx.hold_result(name, *v, cut);
+        if let Some((name, cut)) = result {
+            // A loss has others beside it, and figures; logits have answers.
+            let held = if cut == Ty::P { out.0.len() } else { 1 };
+            for v in out.0.iter().take(held) {
+                cx.hold_result(name, *v, cut);
+            }
         }
         let faults = cx.notes().map_or(&[][..], Check::faults);
         if !faults.is_empty() {
@@ -307,14 +311,13 @@ fn sums_of_summands(unit: &UnitDecl) -> Vec<Said> {
 
 /// Elements of a unit that are trained on the rank that has the most of them: the first.
 fn most_elements(unit: &UnitDecl) -> u64 {
-    let most = |p: &ParamDecl| match &p.split {
-        Split::Along { axis, dim, .. } => {
-            let ranks = unit.place.length(*axis).into();
-            let size = p.shape.dims().get(usize::from(*dim)).copied();
+    let most = |p: &ParamDecl| {
+        p.split.iter().fold(p.shape.numel(), |all, s| {
+            let ranks = unit.place.length(s.axis).into();
+            let size = p.shape.dims().get(usize::from(s.dim)).copied();
             let size = size.unwrap_or(1).max(1);
-            p.shape.numel() / size * size.div_ceil(ranks)
-        }
-        Split::Whole => p.shape.numel(),
+            all / size * size.div_ceil(ranks)
+        })
     };
     let trained = unit.params.iter().filter(|p| p.group != Group::Base);
     trained.map(most).sum()

@@ -2,6 +2,7 @@
 
 use crossweave_hal::{Collective, CommTag, Device, Event, Reduce, Stream};
 use crossweave_mesh::{Axis, Channel, GroupKey, Mesh, Part};
+use crossweave_tensor::ops::balance::COUNTS;
 use crossweave_tensor::{
     Exchange, Groups, Lane, Link, Numbers, Result, Run, Tensor, check_exchange, read_numbers,
     shape_error,
@@ -17,7 +18,7 @@ const ENDS: [CommTag; 2] = ["table", "head"];
 const LOSS: CommTag = "loss";
 /// The op of a block that sums that loss.
 const LOSS_OP: &str = "cross_entropy";
-/// The same for rows that go to the ranks of their experts and come back.
+/// The same for rows that go to the ranks of their experts and come back, and for what is counted of them.
 const EXPERTS: CommTag = "experts";
 
 /// Numbers that the forward of a block has read of the device, in order: what it exchanges.
@@ -115,7 +116,8 @@ impl MeshGroups {
     fn tag(&self, on: &Link) -> CommTag {
         match on.op {
             LOSS_OP => LOSS,
-            _ if on.axis == Axis::Ep => EXPERTS,
+            COUNTS => EXPERTS,
+            _ if [Axis::Ep, Axis::Etp].contains(&on.axis) => EXPERTS,
             _ => self.about.get(),
         }
     }

@@ -49,24 +49,26 @@ fn held() -> Vec<UnitDecl> {
     b.unit("embed", |u| {
         Embed(u.param("weight", &[VOCAB, WIDTH], Init::Normal(0.5)))
     });
-    let split = |dim, pieces| Split::Along {
-        axis: Axis::Tp,
-        dim,
-        pieces,
+    let split = |dim, pieces| {
+        vec![Split {
+            axis: Axis::Tp,
+            dim,
+            pieces,
+        }]
     };
     let one = |dim| split(dim, Pieces::One);
     let qkv = || Pieces::Fused(vec![8, 4, 4]);
     let drawn = Init::Normal(0.5);
-    let all: [(&str, &[u64], Init, Split, Group); 15] = [
+    let all: [(&str, &[u64], Init, Vec<Split>, Group); 15] = [
         ("column", &[10, 6], drawn, one(0), Group::Decay),
         ("row", &[6, 10], Init::Uniform(0.3), one(1), Group::Decay),
         ("bias", &[10], drawn, one(0), Group::NoDecay),
-        ("norm", &[7], drawn, Split::Whole, Group::NoDecay),
+        ("norm", &[7], drawn, vec![], Group::NoDecay),
         ("qkv", &[16, 5], drawn, split(0, qkv()), Group::Decay),
         ("conv", &[5, 16], drawn, split(1, qkv()), Group::Decay),
         ("odd", &[5, 3], drawn, one(0), Group::Decay),
         ("cube", &[3, 5, 4], drawn, one(1), Group::Decay),
-        ("scale", &[3], Init::Ones, Split::Whole, Group::NoDecay),
+        ("scale", &[3], Init::Ones, vec![], Group::NoDecay),
         ("batched", &[3, 4, 5], drawn, one(2), Group::Decay),
         ("zeros", &[6, 3], Init::Zeros, one(1), Group::Decay),
         ("ones", &[6, 3], Init::Ones, one(1), Group::Decay),
@@ -79,7 +81,7 @@ fn held() -> Vec<UnitDecl> {
             for (name, shape, init, split, group) in unit.iter().cloned() {
                 let p = u.param(name, shape, init);
                 u.group(p, group);
-                if let Split::Along { axis, dim, pieces } = split {
+                for Split { axis, dim, pieces } in split {
                     u.split(p, axis, dim, pieces);
                 }
             }
@@ -487,11 +489,11 @@ fn a_split_model_trains_as_the_whole_one() {
 fn a_unit_with_two_sets_of_owners_is_refused() {
     let units = || {
         let mut units = SplitModel.declare();
-        units[1].params[1].split = Split::Along {
+        units[1].params[1].split = vec![Split {
             axis: Axis::Ep,
             dim: 0,
             pieces: Pieces::Each,
-        };
+        }];
         units
     };
     let (w, s) = (world(), expert_job([2, 1, 2], 0, adam()));

@@ -56,14 +56,14 @@ fn over(s: &RankSpec, ep: u32) -> RankSpec {
 }
 
 /// Experts in the layers of another family.
-fn with_experts(model: &ModelSpec, moe: Value) -> ModelSpec {
+pub fn with_experts(model: &ModelSpec, moe: Value) -> ModelSpec {
     let mut config = model.hf_config();
     config["crossweave_moe"] = moe;
     ModelSpec::from_hf(&config).unwrap()
 }
 
 /// Mixtral of two layers of so many experts.
-fn mixtral(experts: u64, chosen: u64) -> ModelSpec {
+pub fn mixtral(experts: u64, chosen: u64) -> ModelSpec {
     let config = json!({"model_type": "mixtral", "vocab_size": 37, "hidden_size": 20, "intermediate_size": 6,
         "num_local_experts": experts, "num_experts_per_tok": chosen, "num_hidden_layers": 2, "num_attention_heads": 2,
         "num_key_value_heads": 1, "head_dim": 10, "max_position_embeddings": 16, "initializer_range": 0.1,
@@ -85,7 +85,7 @@ fn models() -> [ModelSpec; 3] {
 }
 
 /// Units of a model, with those of experts beside the layers, divided over two stages.
-fn stages(model: &impl Declares, order: PipelineOrder) -> PipelineSpec {
+pub fn stages(model: &impl Declares, order: PipelineOrder) -> PipelineSpec {
     let units = units(model);
     let counted = units.iter().filter(|u| !u.lends).count() as u32;
     PipelineSpec::even(counted, 2, order).with_lenders(&units)
@@ -93,7 +93,7 @@ fn stages(model: &impl Declares, order: PipelineOrder) -> PipelineSpec {
 
 /// The largest difference of a tensor of gradients over the largest in it, which counts as a thousandth of the norm of all at least. The first
 /// step of SGD leaves the gradients as its moments.
-fn gradients_apart(a: &Outcome, b: &Outcome) -> f64 {
+pub fn gradients_apart(a: &Outcome, b: &Outcome) -> f64 {
     let moments = |o: &Outcome| -> Vec<(String, Vec<f32>)> {
         let of = o
             .state

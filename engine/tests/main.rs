@@ -15,6 +15,7 @@ mod documents;
 mod ema;
 mod exchanges;
 mod experts;
+mod experts_beside;
 mod experts_over_ranks;
 mod gradient_types;
 mod graphs;

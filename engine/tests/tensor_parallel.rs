@@ -78,8 +78,8 @@ fn values(seed: u64, n: u64) -> Vec<f32> {
 }
 
 /// Rank `at` of `of`'s part of a row-major matrix along `dim`.
-fn part(whole: &[f32], shape: &[u64], split: &Split, at: u64, of: u64) -> (Vec<f32>, Vec<u64>) {
-    let Split::Along { dim, .. } = split else {
+fn part(whole: &[f32], shape: &[u64], split: &[Split], at: u64, of: u64) -> (Vec<f32>, Vec<u64>) {
+    let [Split { dim, .. }] = split else {
         return (whole.to_vec(), shape.to_vec());
     };
     let mut mine = shape.to_vec();

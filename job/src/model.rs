@@ -377,7 +377,10 @@ impl Source {
             ));
         }
         let may = split::experts(self.spec.model(), ep);
-        may.map_err(|e| JobError::refused(format!("mesh.ep: {}", e.what), e.fix))
+        may.map_err(|e| JobError::refused(format!("mesh.ep: {}", e.what), e.fix))?;
+        let etp = place.length(Axis::Etp).into();
+        let may = split::parts_of_experts(self.spec.model(), etp);
+        may.map_err(|e| JobError::refused(format!("mesh.etp: {}", e.what), e.fix))
     }
 
     /// From now on adapters are trained, and the weights stay. `key` names the targets in messages.

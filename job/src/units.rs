@@ -38,19 +38,27 @@ impl Job {
     /// Returns true if the ranks that share layers have pieces of the tokens of hidden states (`mesh.sequence_parallel`).
     ///
     /// # Errors
-    /// It is asked for, and they cannot.
+    /// It is asked for, or a model with experts needs it, and they cannot.
     pub fn cuts_tokens(&self, place: &Place) -> Result<bool> {
         let ranks = [Axis::Cp, Axis::Tp].map(|a| place.length(a));
         let [_, tp] = ranks;
+        let routed = self.source.spec.model().routed().next().is_some();
+        let may = || {
+            let may = self.may_cut_tokens(ranks);
+            may.map_err(|e| JobError::refused(format!("{KEY}: {}", e.what), e.fix))
+        };
         match self.resolved.settings.mesh.sequence_parallel {
             _ if tp == 1 => Ok(false),
+            SequenceParallel::Set(false) if routed => Err(JobError::refused(
+                format!(
+                    "{KEY}: ranks of mesh.tp that have all tokens of a row would each send them to their experts"
+                ),
+                "set it to \"auto\" or true, or mesh.tp to 1",
+            )),
             SequenceParallel::Set(false) => Ok(false),
-            SequenceParallel::Asked(_) => Ok(self.may_cut_tokens(ranks).is_ok()),
-            SequenceParallel::Set(true) => {
-                let may = self.may_cut_tokens(ranks);
-                let may = may.map_err(|e| JobError::refused(format!("{KEY}: {}", e.what), e.fix));
-                may.map(|()| true)
-            }
+            SequenceParallel::Asked(_) if routed => may().map(|()| true),
+            SequenceParallel::Asked(_) => Ok(may().is_ok()),
+            SequenceParallel::Set(true) => may().map(|()| true),
         }
     }
 

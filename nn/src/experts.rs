@@ -1,17 +1,19 @@
 //! A mixture of experts in a layer: a router, the products of its experts over the rows that come to them, and what
 //! the router's losses need, which travels behind the residual stream to the head.
 //!
-//! Ranks along `ep` have other experts each. Their stacks are then a unit of their own before the layer, which borrows them: other ranks share
-//! them than share the layer, and a unit has one set of owners.
+//! Ranks along `ep` have other experts each, and along `etp` other parts of their inner width. Their stacks are then a unit of their own before the layer, which
+//! borrows them: other ranks share them than share the layer, and a unit has one set of owners. So it is too where a layer is cut over `tp` and its
+//! experts are not: then ranks that share these see other tokens, and ranks that share the layer see the same.
 //!
 //! Values behind the residual stream: what the balance of experts is judged by (of all layers together their tally, else the sum of the layers'
 //! losses), figures of their load, and with a factor for it the sum of the layers' z-losses. Each layer with experts adds its own.
 
 use crate::desc::{self, Balance, Model, Tokens};
 use crate::parts::{Curve, Declare, activation};
+use crate::split::cuts_tokens;
 use crossweave_tensor::{
-    Axis, Block, Builder, Cx, Flow, Init, Param, Pieces, Pointwise, Result, Scope, Spread, Unit,
-    Var,
+    Axis, Block, Builder, Cx, Flow, Init, Param, Pieces, Place, Pointwise, Result, Scope, Spread,
+    Unit, Var,
 };
 
 /// The work of an expert between its products.
@@ -30,11 +32,24 @@ impl Block for Stacks {
     }
 }
 
-/// Declares the stacks of the experts of the layer at `prefix` as a unit of their own, cut over `ep`.
+/// Returns true if other ranks of a mesh share the experts of a layer than share the layer.
+pub fn apart(place: &Place) -> bool {
+    place.length(Axis::Ep) > 1 || place.length(Axis::Tp) > 1
+}
+
+/// Declares the stacks of the experts of the layer at `prefix` as a unit of their own, cut over `ep` by experts and over `etp` by their inner width.
 pub fn stacks(b: &mut Builder, m: &Model, prefix: &str, e: &desc::Experts) {
     b.unit_named(&format!("{prefix}.experts"), prefix, |u| {
-        for p in declared(u, m, e) {
+        let inner = match e.gated {
+            true => Pieces::Fused(vec![e.width; 2]),
+            false => Pieces::One,
+        };
+        for (p, (dim, pieces)) in declared(u, m, e)
+            .into_iter()
+            .zip([(1, inner), (2, Pieces::One)])
+        {
             u.split(p, Axis::Ep, 0, Pieces::Each);
+            u.split(p, Axis::Etp, dim, pieces);
         }
         u.lends();
         Stacks
@@ -56,6 +71,9 @@ pub struct Experts {
     stacks: [Param; 2],
     chosen: u64,
     whole: bool,
+    /// The stacks are those of a unit before.
+    apart: bool,
+    /// Inner width that is here.
     width: u64,
     between: Between,
     balance: Option<Balance>,
@@ -63,9 +81,16 @@ pub struct Experts {
 
 impl Experts {
     /// Declares their parameters.
-    pub fn declare(d: &mut Declare<'_, '_>, m: &Model, e: &desc::Experts, apart: bool) -> Experts {
+    pub fn declare(
+        d: &mut Declare<'_, '_>,
+        m: &Model,
+        e: &desc::Experts,
+        place: &Place,
+    ) -> Experts {
         let router = format!("{}.weight", e.router);
         let router = d.u.param(&router, &[e.count, m.width], Init::Normal(d.std));
+        d.u.along_tokens(router);
+        let apart = apart(place);
         let stacks = match apart {
             true => [router; 2],
             false => declared(d.u, m, e),
@@ -80,7 +105,8 @@ impl Experts {
             stacks,
             chosen: e.chosen,
             whole: e.whole,
-            width: e.width,
+            apart,
+            width: e.width / u64::from(place.length(Axis::Etp)),
             between,
             balance: m.balance,
         }
@@ -100,9 +126,9 @@ impl Experts {
         let probabilities = cx.softmax(scores)?;
         let (gates, routing) = cx.choose_experts(probabilities, self.chosen, self.whole)?;
         let rows = cx.dispatch(x, &routing)?;
-        let ways = match cx.env.groups.size(Axis::Ep) {
-            1 => None,
-            _ => Some(Spread::of(cx, &routing, Axis::Ep)?),
+        let ways = match self.apart {
+            true => Some(Spread::of(cx, &routing)?),
+            false => None,
         };
         let (rows, by) = match &ways {
             Some(ways) => (ways.to_experts(cx, rows)?, ways.grouped()),
@@ -121,7 +147,7 @@ impl Experts {
         };
         let mut down = cx.expert_linear(h, self.stacks[1], &by)?;
         if let Some(ways) = &ways {
-            down = ways.from_experts(cx, down)?;
+            down = ways.from_experts(cx, down, x)?;
         }
         let y = cx.combine(down, gates, &routing, x)?;
         let Some(balance) = self.balance else {
@@ -172,25 +198,34 @@ impl Routers {
     }
 
     /// Behind the loss: what is added to it on the way back, and figures for people, which are means over layers (of all layers together the one
-    /// that there is): the balance of experts, their load, and the z-loss.
+    /// that there is): the balance of experts, their load, and the z-loss. Ranks that have other tokens of hidden states have shares of it, which are added up.
     pub fn losses(&self, cx: &mut Cx<'_>, flow: &[Var]) -> Result<Flow> {
         let part =
             |cx: &mut Cx<'_>, v: Var, factor: f64| cx.pointwise(&Pointwise::scale(factor), &[v]);
+        let whole = |cx: &mut Cx<'_>, share: Var| match cuts_tokens(cx) {
+            true => cx.reduce(share, Axis::Tp),
+            false => Ok(share),
+        };
         let mean = 1.0 / self.layers;
         let (sum, figure) = match self.balance.over {
             // A tally of the tokens of all layers has the means of those of each; the choices of a token count one by one.
             Tokens::Layers => {
                 let all = cx.balance_loss(flow[1], self.chosen * mean * mean)?;
+                let all = whole(cx, all)?;
                 (all, all)
             }
-            Tokens::Sequence | Tokens::MicroBatch => (flow[1], part(cx, flow[1], mean)?),
+            Tokens::Sequence | Tokens::MicroBatch => {
+                let all = whole(cx, flow[1])?;
+                (all, part(cx, all, mean)?)
+            }
         };
         let mut beside = part(cx, sum, self.balance.coefficient)?;
         let mut figures = vec![figure, part(cx, flow[2], mean)?];
         if let Some(z) = flow.get(3) {
-            let own = part(cx, *z, self.balance.z)?;
+            let z = whole(cx, *z)?;
+            let own = part(cx, z, self.balance.z)?;
             beside = cx.add(beside, own)?;
-            figures.push(part(cx, *z, mean)?);
+            figures.push(part(cx, z, mean)?);
         }
         Ok(Flow([beside].into_iter().chain(figures).collect()))
     }

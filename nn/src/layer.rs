@@ -120,7 +120,7 @@ fn declare(
     place: &Place,
 ) {
     let mut shared = Shared::default();
-    let apart = place.length(Axis::Ep) > 1;
+    let apart = experts::apart(place);
     for (i, l) in layers.iter().enumerate() {
         let name = format!("{prefix}.{i}");
         if let Some(e) = l.experts.as_ref().filter(|_| apart) {
@@ -145,7 +145,7 @@ fn declare(
                         let own = declared_mlp(d, m.width, mlp, residual, dropout);
                         (own, d.hidden_linear(weighs, [m.width, 2], d.std))
                     });
-                    let experts = Experts::declare(d, m, e, apart);
+                    let experts = Experts::declare(d, m, e, place);
                     Feed::Experts(Box::new(Mixture { experts, beside }))
                 }
                 None => Feed::Mlp(declared_mlp(d, m.width, mlp, residual, dropout)),

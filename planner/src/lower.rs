@@ -147,7 +147,7 @@ fn gathers_matrices(
 
 /// Is it a matrix of which each of the ranks of tensor parallelism has an equal part of one dim?
 fn is_cut_evenly(p: &ParamDecl, ranks: u64) -> bool {
-    let Split::Along { axis, dim, pieces } = &p.split else {
+    let [Split { axis, dim, pieces }] = &p.split[..] else {
         return false;
     };
     let sizes = match pieces {

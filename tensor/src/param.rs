@@ -36,20 +36,29 @@ pub enum Pieces {
     Each,
 }
 
-/// The shard spec an author states.
+/// The shard spec an author states: one cut, along a tensor dim over a mesh axis. A parameter has a list of them, of other dims over other axes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Split {
-    /// Every rank of the axis holds all of it.
-    Whole,
-    /// Split along a tensor dim over a mesh axis.
-    Along {
-        /// Mesh axis.
-        axis: Axis,
-        /// Tensor dim.
-        dim: u8,
-        /// Fused parts.
-        pieces: Pieces,
-    },
+pub struct Split {
+    /// Mesh axis.
+    pub axis: Axis,
+    /// Tensor dim.
+    pub dim: u8,
+    /// Fused parts.
+    pub pieces: Pieces,
+}
+
+impl Split {
+    /// The same for the mesh.
+    fn cut(&self) -> Cut<'_> {
+        Cut {
+            axis: self.axis,
+            dim: usize::from(self.dim),
+            parts: match &self.pieces {
+                Pieces::Fused(sizes) => sizes,
+                Pieces::One | Pieces::Each => &[],
+            },
+        }
+    }
 }
 
 /// Optimizer group.
@@ -84,8 +93,8 @@ pub struct ParamDecl {
     pub shape: Shape,
     /// Starting values.
     pub init: Init,
-    /// Shard spec.
-    pub split: Split,
+    /// Shard spec: nothing where every rank holds all of it.
+    pub split: Vec<Split>,
     /// Optimizer group.
     pub group: Group,
     /// What this rank holds of it: all, where [`place_on`] has not said otherwise.
@@ -103,11 +112,11 @@ impl ParamDecl {
 
     /// As the dry run sees it, where the plan sums its gradient over these axes.
     pub fn typed(&self, sums: AxisSet) -> TypedParam {
-        let mut along: [(Ty, u8); 3] = Default::default();
-        if let Split::Along { axis, dim, .. } = &self.split
-            && let Some(i) = spmd::at(*axis)
-        {
-            along[i] = (Ty::V, *dim);
+        let mut along: [(Ty, u8); 4] = Default::default();
+        for s in &self.split {
+            if let Some(i) = spmd::at(s.axis) {
+                along[i] = (Ty::V, s.dim);
+            }
         }
         TypedParam {
             name: self.name.clone(),
@@ -122,18 +131,8 @@ impl ParamDecl {
     /// # Errors
     /// A split that the parameter or the mesh does not have.
     pub fn held_at(&self, place: &Place) -> Result<Held> {
-        let cut = match &self.split {
-            Split::Along { axis, dim, pieces } => Some(Cut {
-                axis: *axis,
-                dim: usize::from(*dim),
-                parts: match pieces {
-                    Pieces::Fused(sizes) => sizes,
-                    Pieces::One | Pieces::Each => &[],
-                },
-            }),
-            Split::Whole => None,
-        };
-        let held = place.holds(self.shape.dims(), cut.as_slice());
+        let cuts: Vec<Cut<'_>> = self.split.iter().map(Split::cut).collect();
+        let held = place.holds(self.shape.dims(), &cuts);
         held.or_else(|e| shape_error(format!("{}: {e}", self.name)))
     }
 }
@@ -227,13 +226,12 @@ impl UnitDecl {
 
     /// Returns true if ranks hold parts of different sizes of one of its parameters (rows of a vocabulary that they do not divide).
     pub fn has_uneven_parts(&self) -> bool {
-        let uneven = |p: &ParamDecl| match &p.split {
-            Split::Along { axis, dim, .. } => {
-                let ranks = self.place.length(*axis).into();
-                let size = p.shape.dims().get(usize::from(*dim));
+        let uneven = |p: &ParamDecl| {
+            p.split.iter().any(|s| {
+                let ranks = self.place.length(s.axis).into();
+                let size = p.shape.dims().get(usize::from(s.dim));
                 size.is_some_and(|n| !n.is_multiple_of(ranks))
-            }
-            Split::Whole => false,
+            })
         };
         self.params.iter().any(uneven)
     }
@@ -329,7 +327,7 @@ impl Unit<'_> {
             name,
             shape: Shape::new(shape),
             init,
-            split: Split::Whole,
+            split: vec![],
             group,
             held: Held::whole(shape),
             along_tokens: false,
@@ -341,9 +339,10 @@ impl Unit<'_> {
         self.params[p.0 as usize].group = group;
         p
     }
-    /// States that `p` is split along `dim` over `axis`.
+    /// States that `p` is split along `dim` over `axis`, beside what was stated before.
     pub fn split(&mut self, p: Param, axis: Axis, dim: u8, pieces: Pieces) -> Param {
-        self.params[p.0 as usize].split = Split::Along { axis, dim, pieces };
+        let split = &mut self.params[p.0 as usize].split;
+        split.push(Split { axis, dim, pieces });
         p
     }
     /// States that `p` meets the tokens of hidden states one by one ([`ParamDecl::along_tokens`]).

@@ -26,10 +26,13 @@ pub enum Ty {
 }
 
 /// Axes that types speak of, in order.
-pub const AXES: [Axis; 3] = [Axis::Tp, Axis::Cp, Axis::Ep];
+pub const AXES: [Axis; 4] = [Axis::Tp, Axis::Cp, Axis::Ep, Axis::Etp];
 
 /// Types of one value along [`AXES`].
-pub type Spmd = [Ty; 3];
+pub type Spmd = [Ty; 4];
+
+/// The types of rows where their experts are: along the dense axes nothing is said.
+const EXPERT: Spmd = [Ty::I, Ty::I, Ty::V, Ty::R];
 
 /// The place of an axis among them.
 pub(crate) fn at(axis: Axis) -> Option<usize> {
@@ -47,7 +50,7 @@ pub struct TypedParam {
     /// Its full name, for messages.
     pub name: String,
     /// Along each of [`AXES`] whether it is whole (I) or split (V), and on which dim.
-    pub along: [(Ty, u8); 3],
+    pub along: [(Ty, u8); 4],
     /// The axes over which the plan sums its gradient.
     pub sums: AxisSet,
     /// It has no gradient.
@@ -334,23 +337,87 @@ impl Check {
         y
     }
 
-    /// Products of rows with the experts that they were given to: rows that went to the ranks that have these (V) with cut stacks, all others with
-    /// whole ones.
+    /// Products of rows with the experts that they were given to: rows that went to the ranks that have these (V) with stacks cut by experts, rows that all
+    /// ranks of an expert have (R) with those cut by outputs, and parts of these with those cut by inputs (P); all others with whole ones.
     pub(crate) fn of_experts(&mut self, x: Spmd, p: usize) -> Spmd {
-        let param = self.param(p);
+        let (param, mut y) = (self.param(p), x);
         for i in 0..AXES.len() {
             let (axis, (ty, dim)) = (AXES[i], param.along[i]);
-            match (x[i], ty) {
-                (Ty::V, Ty::V) if dim == 0 => {}
-                (_, Ty::I) if x[i] != Ty::V || axis != Axis::Ep => {}
-                (a, b) => self.fault(format!(
-                    "expert_linear on {axis}: rows {a:?}, stack {b:?} split on {dim} (give rows to the ranks that have their experts): {}",
-                    param.name
-                )),
-            }
+            let by_experts = axis == Axis::Ep;
+            y[i] = match (x[i], ty, dim) {
+                (Ty::V, Ty::V, 0) if by_experts => Ty::V,
+                (Ty::R, Ty::V, 1) if axis == Axis::Etp => Ty::V,
+                (Ty::V, Ty::V, 2) if axis == Axis::Etp => Ty::P,
+                (a, Ty::I, _) if a != Ty::V || !by_experts => a,
+                (a, b, _) => {
+                    self.fault(format!(
+                        "expert_linear on {axis}: rows {a:?}, stack {b:?} split on {dim} (give rows to the ranks that have their experts): {}",
+                        param.name
+                    ));
+                    a
+                }
+            };
             self.hold("expert_linear", p, i, x[i] != Ty::I);
         }
-        x
+        y
+    }
+
+    /// The door from the arrangement of a stage's ranks over dense axes to that over axes of experts: rows of tokens that no other rank has, along the dense
+    /// axes that are `long`, go where their experts are (V), to all ranks that have parts of these (R).
+    pub(crate) fn to_experts(&mut self, x: Spmd, long: AxisSet) -> Spmd {
+        for (i, axis) in AXES.iter().enumerate() {
+            let expert = Axis::EXPERT.contains(axis);
+            let fits = match x[i] {
+                Ty::V => !expert,
+                Ty::I => expert || !long.contains(*axis),
+                Ty::R | Ty::P => false,
+            };
+            if !fits {
+                self.fault(format!(
+                    "to_experts on {axis}: rows are {:?} (each rank gives those of its own tokens, which others do not have: cut tokens, V)",
+                    x[i]
+                ));
+            }
+        }
+        EXPERT
+    }
+    /// The door back: what the ranks of an expert's parts have made is added up, and rows lie as those of `like` do.
+    pub(crate) fn from_experts(&mut self, x: Spmd, like: Spmd) -> Spmd {
+        for (i, axis) in AXES.iter().enumerate() {
+            let want = match EXPERT[i] {
+                Ty::R => Ty::P,
+                t => t,
+            };
+            if x[i] != want {
+                self.fault(format!(
+                    "from_experts on {axis}: wants {want:?}, got {:?}",
+                    x[i]
+                ));
+            }
+        }
+        like
+    }
+
+    /// What is counted of the choices of tokens `x`, with what is theirs alone (V): over the axes `over` whose ranks have other tokens of the same scope the
+    /// counts are summed, once; where that is missing the whole is a pending sum.
+    pub(crate) fn counted(&mut self, op: &'static str, x: Spmd, over: AxisSet) -> Spmd {
+        let mut y = self.same(op, &[x], false);
+        for axis in over.iter() {
+            let counts = self.summed_once(op, x, axis);
+            if let Some(i) = at(axis).filter(|i| counts[*i] != Ty::I) {
+                y[i] = Ty::P;
+            }
+        }
+        y
+    }
+    /// Figures of counts that all ranks have: each that has other rows gives a share of them, so that their sum is the figure.
+    pub(crate) fn figures(&mut self, op: &str, x: Spmd) -> Spmd {
+        let y = self.same(op, &[x], false);
+        std::array::from_fn(|i| match (y[i], self.batch[i]) {
+            (Ty::V, Ty::V) => Ty::P,
+            (Ty::V, _) => Ty::I,
+            (t, _) => t,
+        })
     }
 
     /// A mean over predictions: of those here, where ranks have other ones.

@@ -228,12 +228,6 @@ fn what_cannot_be_cut_is_refused_by_key() {
     );
     let t5 = r#"model={"family": "t5", "d_model": 16, "num_layers": 1, "num_heads": 2, "d_ff": 32, "dropout_rate": 0.0}"#;
     refused("2", &["mesh.cp=2", t5], &["mesh.cp", "a decoder reads"]);
-    let experts = r#"model={"family": "mixtral", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 32, "num_local_experts": 4, "num_experts_per_tok": 2}"#;
-    refused(
-        "2",
-        &["mesh.cp=2", experts],
-        &["mesh.cp", "balance of experts"],
-    );
     let bert = r#"model={"family": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}"#;
     refused(
         "2",

@@ -222,6 +222,10 @@ impl Models {
             let over = ("2", &["mesh.tp=2", &rows][..]);
             if let Err(e) = self.s.probe_over(model, inputs, over, "two") {
                 let said = e.to_string();
+                if said.contains("mesh.sequence_parallel") && said.contains("experts") {
+                    // They take the tokens of a rank alone.
+                    continue;
+                }
                 assert!(said.contains("mesh.tp"), "{what}: {said}");
                 return false;
             }
@@ -309,7 +313,7 @@ fn drawn_models_of_every_family_over_two_ranks_are_those_of_one() {
         for case in all {
             let what = case.display().to_string();
             let held = m.hold(&what, &case.join("model"), &case.join("inputs.safetensors"));
-            assert_eq!(held, f.tensors.stacks.is_empty(), "{what}");
+            assert!(held, "{what}");
         }
     }
     m.end();

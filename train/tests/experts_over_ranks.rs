@@ -209,17 +209,21 @@ fn meshes_without_room_for_experts_are_refused_by_key() {
     job(3)
         .set("mesh.ep=2")
         .refused(&["mesh.ep", "2 does not divide the 3 places", "fix: "]);
-    job(4).sets(&["mesh.ep=2", "mesh.tp=2"]).refused(&[
-        "mesh.tp",
-        "experts are whole",
-        "set it to 1",
-    ]);
-    job(2)
-        .sets(&["mesh.ep=2", "mesh.etp=2"])
-        .refused(&["mesh.etp"]);
     job(4)
-        .sets(&["mesh.ep=2", "mesh.cp=2"])
-        .refused(&["mesh.cp", "experts"]);
+        .sets(&["mesh.ep=2", "mesh.tp=2", "mesh.sequence_parallel=false"])
+        .refused(&["mesh.sequence_parallel", "each send them", "mesh.tp to 1"]);
+    job(4)
+        .sets(&["mesh.ep=2", "mesh.tp=2", "data.seq_len=15"])
+        .refused(&["mesh.sequence_parallel", "15 tokens", "16 tokens long"]);
+    // An expert is 10 wide.
+    job(4).set("mesh.etp=4").refused(&[
+        "mesh.etp",
+        "do not divide the inner width",
+        "1, 2",
+    ]);
+    job(4)
+        .sets(&["mesh.ep=3", "mesh.etp=2"])
+        .refused(&["mesh.ep", "3 does not divide the 2 places"]);
     job(2)
         .sets(&["mesh.ep=2", "run.canonical_shards=4"])
         .refused(&["run.canonical_shards", "mesh.ep"]);

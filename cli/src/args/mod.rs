@@ -330,7 +330,7 @@ pub enum ConfigAction {
 pub enum MeshAction {
     /// Print the rank map and every group of ranks with its members and what it is for; draw it as SVG
     #[command(
-        after_help = "Examples:\n  crossweave mesh show train.json --ranks 16\n  crossweave mesh show train.json --ranks 16 --set mesh.pp=2 --set mesh.tp=2 --set mesh.ep=4 --set mesh.etp=1\n  crossweave mesh show train.json --ranks 64 --set mesh.tp=8 --svg mesh.svg\n  crossweave mesh show train.json --ranks 8 --set 'mesh.order=\"pp,tp,dp\"' --json\n\nOnly the section \"mesh\" of the config is read, also where the trainer refuses it (experts that are cut, mesh.etp, are not built yet).\npp x dp x cp x tp is the number of ranks; experts are carved from the ranks of a stage, dp x cp x tp = edp x ep x etp. 0-6:2 stands for 0, 2, 4, 6."
+        after_help = "Examples:\n  crossweave mesh show train.json --ranks 16\n  crossweave mesh show train.json --ranks 16 --set mesh.pp=2 --set mesh.tp=2 --set mesh.ep=4 --set mesh.etp=1\n  crossweave mesh show train.json --ranks 64 --set mesh.tp=8 --svg mesh.svg\n  crossweave mesh show train.json --ranks 8 --set 'mesh.order=\"pp,tp,dp\"' --json\n\nOnly the section \"mesh\" of the config is read, also where the trainer refuses it for this model.\npp x dp x cp x tp is the number of ranks; experts are carved from the ranks of a stage, dp x cp x tp = edp x ep x etp. 0-6:2 stands for 0, 2, 4, 6."
     )]
     Show {
         /// The config

@@ -254,7 +254,8 @@ pub fn dp_place(ranks: u32) -> Place {
 
 fn mesh(s: &RankSpec) -> Topology {
     let stages = s.pipeline.as_ref().map_or(1, |p| p.runs.stages());
-    let axes = [Axis::Dp, Axis::Cp, Axis::Tp, Axis::Ep].map(|a| (a, s.place.length(a)));
+    let axes = [Axis::Dp, Axis::Cp, Axis::Tp, Axis::Ep, Axis::Etp];
+    let axes = axes.map(|a| (a, s.place.length(a)));
     let all: Vec<_> = [(Axis::Pp, stages)].into_iter().chain(axes).collect();
     Topology::new(&all).unwrap()
 }

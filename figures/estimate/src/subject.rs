@@ -221,9 +221,11 @@ fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Model> {
 /// # Errors
 /// A config that is wrong.
 pub fn of_job(name: &str, job: Job, parts: Vec<Part>) -> Result<Subject> {
-    if job.resolved.mesh.length(Axis::Ep) > 1 {
+    let mesh = job.resolved.mesh;
+    let routed = job.source.spec.model().routed().next().is_some();
+    if mesh.length(Axis::Ep) > 1 || routed && mesh.length(Axis::Tp) > 1 {
         return Err(JobError::refused(
-            "mesh.ep: these formulas know no experts that lie over other ranks than the rest of a layer",
+            "mesh.ep, mesh.tp: these formulas know no experts that lie over other ranks than the rest of a layer",
             "look at `crossweave plan`, which rehearses the ranks",
         ));
     }

@@ -15,7 +15,7 @@ pub struct SplitError {
 /// Can the layers of a model be cut over `tp` ranks?
 ///
 /// # Errors
-/// Heads or an inner width that are not divided; experts.
+/// Heads or an inner width that are not divided.
 pub fn check(model: &Model, tp: u64) -> std::result::Result<(), SplitError> {
     let wrong = |what: String, fix: &str| {
         let fix = fix.to_string();
@@ -23,12 +23,6 @@ pub fn check(model: &Model, tp: u64) -> std::result::Result<(), SplitError> {
     };
     if tp == 1 {
         return Ok(());
-    }
-    if model.routed().next().is_some() {
-        return wrong(
-            "experts are whole on each rank, and not cut yet".into(),
-            "set it to 1",
-        );
     }
     let decoder = model.decoder.iter().flat_map(|d| &d.layers);
     let layers: Vec<&Layer> = model.stack.layers.iter().chain(decoder).collect();
@@ -61,6 +55,27 @@ pub fn check(model: &Model, tp: u64) -> std::result::Result<(), SplitError> {
         ),
         None => Ok(()),
     }
+}
+
+/// Can `etp` ranks have equal parts of each expert?
+///
+/// # Errors
+/// An inner width that is not divided.
+pub fn parts_of_experts(model: &Model, etp: u64) -> std::result::Result<(), SplitError> {
+    let widths: Vec<u64> = model.routed().map(|e| e.width).collect();
+    let divide = |n: &u64| widths.iter().all(|w| w.is_multiple_of((*n).max(1)));
+    if divide(&etp) {
+        return Ok(());
+    }
+    let fits = (1..=etp).filter(divide).map(|n| n.to_string());
+    let fits: Vec<String> = fits.collect();
+    Err(SplitError {
+        what: format!(
+            "{etp} ranks do not divide the inner width of every expert ({}); where it is not set it is mesh.tp",
+            widths.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+        ),
+        fix: format!("set it to a number that does: {}", fits.join(", ")),
+    })
 }
 
 /// Can `ep` ranks have as many of the experts each?
@@ -138,15 +153,13 @@ fn several_rows(model: &Model) -> Option<&'static str> {
 /// Can the rows of a model be cut over ranks (context parallelism)?
 ///
 /// # Errors
-/// A model whose tokens are not all of one row of text, whose biases by distance are learned, or that has experts.
+/// A model whose tokens are not all of one row of text, or whose biases by distance are learned.
 pub fn rows(model: &Model) -> std::result::Result<(), SplitError> {
     let learned = |l: &Layer| matches!(l.attention.1.positions, Positions::Buckets(_));
     let other = several_rows(model).or_else(|| {
         let some = model.stack.layers.iter().any(learned);
         some.then_some("biases by distance are learned of whole rows")
     });
-    let routed = model.routed().next();
-    let other = other.or(routed.map(|_| "the balance of experts is looked at in whole rows"));
     match other {
         None => Ok(()),
         Some(why) => Err(SplitError {
@@ -231,6 +244,8 @@ fn sizes(l: &Layer, tp: u64) -> Vec<(&'static str, u64)> {
             .as_ref()
             .map(|(_, c)| ("heads of cross-attention", c.heads)),
     );
-    all.push(("places of the inner width", l.mlp.1.width));
+    if l.experts.as_ref().is_none_or(|e| e.beside.is_some()) {
+        all.push(("places of the inner width", l.mlp.1.width));
+    }
     all
 }

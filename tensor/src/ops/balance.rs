@@ -1,7 +1,8 @@
 //! How evenly tokens go to experts: the auxiliary losses of a router, and figures for people.
 //!
 //! A [`Cx::tally`] is `[2, G, E]` over `G` scopes of equally many tokens: the part of all choices that each expert has (no gradient), and the
-//! mean of its probability. Tallies of several layers may be added up. The loss of a tally is `E sum f P` (Fedus et al. 2022, arXiv 2101.03961),
+//! mean of its probability. Where ranks have other tokens of a scope the first are those of all of them, and the second this rank's share, so that
+//! losses of the ranks add up to that of the whole. Tallies of several layers may be added up. The loss of a tally is `E sum f P` (Fedus et al. 2022, arXiv 2101.03961),
 //! a mean over scopes: 1 where experts have equally many.
 
 use super::OpNode;
@@ -11,6 +12,7 @@ use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Tensor};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
+use crossweave_mesh::{Axis, AxisSet};
 
 /// The tokens over which the balance of experts is looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,18 +31,35 @@ pub(crate) struct Node {
 }
 
 enum Kind {
-    /// Probabilities, of so many tokens a scope.
-    Tally(u64),
+    /// Probabilities, of so many tokens a scope here, and on all ranks.
+    Tally([u64; 2]),
     /// A tally, with the factor of its sum.
     Loss(f64),
-    /// Scores, with the log of the sum of exponentials of each token.
-    Z(Tensor),
+    /// Scores, with the log of the sum of exponentials of each token, and how many tokens all ranks have.
+    Z(Tensor, u64),
     /// A tally: figures without a gradient.
     Load,
 }
 
+/// What is said to other ranks of the tokens that experts have.
+pub const COUNTS: &str = "counts of experts";
+
+/// The axes whose ranks have other tokens of the same scope.
+fn token_axes(cx: &Cx<'_>) -> AxisSet {
+    let (batch, groups) = (cx.env.batch, cx.env.groups);
+    let over = batch.cut_over.union(batch.hidden_over).iter();
+    let long: Vec<Axis> = over.filter(|a| groups.size(*a) > 1).collect();
+    AxisSet::of(&long)
+}
+
+/// Tokens of all ranks for `n` that are here.
+fn of_all(cx: &Cx<'_>, n: u64) -> u64 {
+    let (batch, groups) = (cx.env.batch, cx.env.groups);
+    batch.whole(groups, n * batch.hidden_piece(groups)[1])
+}
+
 fn noted(cx: &mut Cx<'_>, x: Var, y: Tensor, kind: Kind) -> Var {
-    let saves = matches!(kind, Kind::Loss(_) | Kind::Z(_));
+    let saves = matches!(kind, Kind::Loss(_) | Kind::Z(..));
     let node = cx.next_node();
     let out = cx.push_val(y, node, Origin::Own, false);
     // It is a figure too, and what is made of it lies elsewhere.
@@ -48,7 +67,15 @@ fn noted(cx: &mut Cx<'_>, x: Var, y: Tensor, kind: Kind) -> Var {
     if saves {
         cx.save(x);
     }
-    cx.typed(out, |c| c.mean("balance", c.vals[x.0 as usize]));
+    let over = token_axes(cx);
+    cx.typed(out, |c| {
+        let x = c.vals[x.0 as usize];
+        match kind {
+            Kind::Tally(_) => c.counted(COUNTS, x, over),
+            Kind::Load => c.figures("load", x),
+            Kind::Loss(_) | Kind::Z(..) => c.mean("balance", x),
+        }
+    });
     cx.push_node(OpNode::Balance(Node { x, out, kind }));
     out
 }
@@ -92,8 +119,12 @@ impl Cx<'_> {
         run.launch(op::CAST, &o, none().as_bytes(), &[])?;
         let to = means.view([scopes, 1, e]);
         sum(run, &to, &pv.view([scopes, each, e]), 1)?;
+        for axis in token_axes(self).iter() {
+            self.env.groups.all_reduce(run, COUNTS, axis, &parts)?;
+        }
+        let all = of_all(self, each);
         let p = none();
-        for (t, of) in [(&parts, each * k), (&means, each)] {
+        for (t, of) in [(&parts, all * k), (&means, all)] {
             let d = op::ScaleDyn {
                 scale: 1.0 / of as f64,
                 ..Default::default()
@@ -105,7 +136,7 @@ impl Cx<'_> {
                 d.as_bytes(),
             )?;
         }
-        Ok(noted(self, probabilities, y, Kind::Tally(each)))
+        Ok(noted(self, probabilities, y, Kind::Tally([each, all])))
     }
 
     /// `factor E sum f P` of a tally, a mean over its scopes, `[1]`.
@@ -138,12 +169,14 @@ impl Cx<'_> {
         map(run, &losses, &[&lse], |x| x[0] * x[0])?;
         let y = run.empty([1], DType::F32)?;
         sum(run, &y, &losses, 0)?;
-        super::xent::scale(run, &y, 1.0 / n.max(1) as f64)?;
-        Ok(noted(self, scores, y, Kind::Z(lse)))
+        let all = of_all(self, n).max(1);
+        super::xent::scale(run, &y, 1.0 / all as f64)?;
+        Ok(noted(self, scores, y, Kind::Z(lse, all)))
     }
 
     /// Figures of a tally without a gradient, `[3]`: the tokens of the expert with the fewest and of that with the most, over those that each
-    /// would have if all had as many, and the entropy of the parts of all over that of equal parts.
+    /// would have if all had as many, and the entropy of the parts of all over that of equal parts. Where rows are cut over ranks each gives an equal share of
+    /// these figures.
     pub fn expert_load(&mut self, tally: Var) -> Result<Var> {
         let (t, run) = (self.val(tally)?, self.env.run);
         let &[2, scopes, e] = t.shape().dims() else {
@@ -163,15 +196,16 @@ impl Cx<'_> {
             let to = y.narrow(0, to, 1);
             run.launch(op::REDUCE, &[Some(&to), Some(x)], p.as_bytes(), &[])
         };
+        let ranks = self.env.batch.whole(self.env.groups, 1) as f64;
         let terms = run.empty([e], DType::F32)?;
-        let even = (e as f64).ln().max(f64::MIN_POSITIVE);
+        let even = (e as f64).ln().max(f64::MIN_POSITIVE) * ranks;
         map(run, &terms, &[&parts], |x| {
             // 0 ln 0 is 0.
             let least = x[0].lit(f32::MIN_POSITIVE);
             x[0] * x[0].max(least).log() * (-1.0 / even) as f32
         })?;
         let relative = run.empty([e], DType::F32)?;
-        map(run, &relative, &[&parts], |x| x[0] * e as f32)?;
+        map(run, &relative, &[&parts], |x| x[0] * (e as f64 / ranks) as f32)?;
         reduce(op::reduce::MIN, 0, &relative)?;
         reduce(op::reduce::MAX, 1, &relative)?;
         reduce(op::reduce::SUM, 2, &terms)?;
@@ -194,13 +228,13 @@ impl Node {
         let (shape, dtype) = b.meta(self.x);
         match &self.kind {
             Kind::Load => Ok(()),
-            Kind::Tally(each) => {
+            Kind::Tally([each, all]) => {
                 let &[2, scopes, e] = dy.shape().dims() else {
                     return shape_error(format!("tally: gradient {dy:?}"));
                 };
                 let dx = run.empty(shape, dtype)?;
                 let of_means = dy.strided([scopes, *each, e], &[e as i64, 0, 1], scopes * e);
-                let part = 1.0 / *each as f32;
+                let part = 1.0 / *all as f32;
                 map(run, &dx.view([scopes, *each, e]), &[&of_means], |x| {
                     x[0] * part
                 })?;
@@ -217,7 +251,7 @@ impl Node {
                 })?;
                 b.give(self.x, dx)
             }
-            Kind::Z(lse) => {
+            Kind::Z(lse, all) => {
                 let scores = b.val(self.x, nodes)?;
                 let n = scores.shape().rows();
                 let e = scores.shape().last();
@@ -226,7 +260,7 @@ impl Node {
                 run.launch(op::SOFTMAX_FWD, &o, none().as_bytes(), &[])?;
                 let lse = lse.strided([n, e], &[1, 0], 0);
                 let each = dy.strided([n, e], &[0, 0], 0);
-                let part = 2.0 / n.max(1) as f32;
+                let part = 2.0 / *all as f32;
                 let made = run.empty(shape, dtype)?;
                 map(run, &made.rows(), &[&dx.rows(), &lse, &each], |x| {
                     x[0] * x[1] * x[2] * part

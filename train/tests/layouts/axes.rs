@@ -77,6 +77,8 @@ const DECODERS: &[&str] = &[
 const TEXT: Needs = &[("family", DECODERS)];
 /// Those whose MLPs experts stand in for.
 const ROUTED: Needs = &[("family", &["llama", "qwen3", "gpt2"])];
+/// Layouts whose experts ranks can have some each of.
+const SOME_EXPERTS: Needs = &[("experts", &["4", "by layers"])];
 
 /// All of them.
 #[rustfmt::skip]
@@ -141,6 +143,8 @@ pub const AXES: &[Axis] = &[
     axis("sp", Of::Mesh, &[
         c("auto", &[]), with(CUT_LAYERS, "on", &[("mesh.sequence_parallel", "true")]), with(CUT_LAYERS, "off", &[("mesh.sequence_parallel", "false")]),
     ]),
+    axis("ep", Of::Mesh, &[c("1", &[]), with(SOME_EXPERTS, "2", &[("mesh.ep", "2")]), with(SOME_EXPERTS, "4", &[("mesh.ep", "4")]), with(SOME_EXPERTS, "3", &[("mesh.ep", "3")])]),
+    axis("etp", Of::Mesh, &[c("tp", &[]), with(CUT_LAYERS, "1", &[("mesh.etp", "1")])]),
     axis("cp", Of::Mesh, &[c("1", &[]), c("2", &[("mesh.cp", "2")]), c("3", &[("mesh.cp", "3")]), c("4", &[("mesh.cp", "4")])]),
     axis("meeting", Of::Mesh, &[
         c("all_gather", &[]), with(CUT_ROWS, "a2a", &[("mesh.cp_comm", "\"a2a\"")]), with(CUT_ROWS, "p2p", &[("mesh.cp_comm", "\"p2p\"")]),
@@ -252,9 +256,8 @@ pub const RULES: &[Rule] = &[
     rule("zero_optimization.zero_quantized_weights", &["shards", "quantized"], |l| l.on("shards") && l.on("quantized")),
     rule("data_types.grad_accum_dtype", &["shards", "sums"], |l| l.on("shards") && l.on("sums")),
     rule("zero_optimization.reduce_gradients", &["shards", "reduced"], |l| l.on("shards") && l.is("reduced", "micro_batch")),
-    rule("mesh.tp", &["experts", "tp"], |l| l.on("experts") && l.on("tp")),
-    rule("mesh.cp", &["experts", "cp"], |l| l.on("experts") && l.on("cp")),
-    rule("mesh.tp", &["heads", "tp"], |l| { let [heads, _, inner] = l.heads(); !heads.is_multiple_of(l.n("tp")) || !inner.is_multiple_of(l.n("tp")) }),
+    rule("run.canonical_shards", &["shards", "ep"], |l| l.on("shards") && l.on("ep")),
+    rule("mesh.tp", &["heads", "tp"], |l| { let [heads, _, inner] = l.heads(); !heads.is_multiple_of(l.n("tp")) || l.has_mlps() && !inner.is_multiple_of(l.n("tp")) }),
     rule("mesh.tp", &["kv", "tp"], |l| { let (kv, tp) = (l.kv(), l.n("tp")); !kv.is_multiple_of(tp) && !tp.is_multiple_of(kv) }),
     rule("mesh.cp", &["family", "cp"], |l| l.is("family", "t5") && l.on("cp")),
     rule("mesh.sequence_parallel", &["family", "sp"], |l| l.is("family", "t5") && l.is("sp", "on")),
@@ -262,6 +265,12 @@ pub const RULES: &[Rule] = &[
     rule("mesh.cp_comm", &["heads", "meeting"], |l| !(l.heads()[0] / l.n("tp")).is_multiple_of(l.exchange())),
     rule("mesh.cp", &["tokens", "cp"], |l| !l.n("tokens").is_multiple_of(l.pieces())),
     rule("mesh.sequence_parallel", &["tokens", "sp"], |l| l.is("sp", "on") && !(l.n("tokens") / l.n("cp")).is_multiple_of(l.n("tp"))),
+    rule("mesh.ep", &["experts", "ep"], |l| l.on("ep") && !l.experts().is_multiple_of(l.n("ep"))),
+    rule("mesh.ep", &["ep", "etp"], |l| !l.stage().is_multiple_of(l.n("ep") * l.etp())),
+    // Experts are 16 wide.
+    rule("mesh.etp", &["experts", "etp"], |l| l.on("experts") && !16u64.is_multiple_of(l.etp())),
+    rule("mesh.sequence_parallel", &["experts", "sp"], |l| l.on("experts") && l.on("tp") && (l.is("sp", "off") || !(l.n("tokens") / l.n("cp")).is_multiple_of(l.n("tp")))),
+    rule("optimizer.param_groups", &["optimizer", "etp"], |l| l.on("experts") && l.is("optimizer", "Muon") && l.etp() > 1),
     rule("mesh.pp", &["layers", "pp"], |l| l.on("pp") && l.n("pp") > l.units()),
     rule("mesh.pp_schedule", &["layers", "schedule"], |l| ["zbv", "dualpipev"].contains(&l.pick("schedule")) && l.n("pp") * l.runs() > l.units()),
     rule("mesh.pp_chunks", &["layers", "schedule"], |l| l.on("pp") && l.n("pp") * l.runs() > l.units()),

@@ -86,6 +86,28 @@ impl Layout {
     pub fn ranks(&self) -> u64 {
         ["dp", "tp", "cp", "pp"].iter().map(|a| self.n(a)).product()
     }
+    /// Ranks of a stage.
+    pub fn stage(&self) -> u64 {
+        self.ranks() / self.n("pp")
+    }
+    /// Ranks that have parts of an expert.
+    pub fn etp(&self) -> u64 {
+        match self.on("etp") {
+            true => 1,
+            false => self.n("tp"),
+        }
+    }
+    /// Experts of a layer that has some.
+    pub fn experts(&self) -> u64 {
+        match self.pick("experts") {
+            "by layers" => 3,
+            _ => 4,
+        }
+    }
+    /// Does a layer have an MLP?
+    pub fn has_mlps(&self) -> bool {
+        !self.is("experts", "4")
+    }
     /// Parts of the batch that are summed by themselves.
     pub fn replicas(&self) -> u64 {
         match self.on("shards") {

@@ -531,7 +531,9 @@ fn twin(l: &Layout) -> Option<Layout> {
             || (each && offloads && (leg.on("sums") || leg.on("tp")))
             || leg.on("quantized")
             || (leg.on("pp") && tied(&leg))
-            || (leg.on("order") && (leg.on("tp") || leg.on("cp")));
+            || (leg.on("order") && (leg.on("tp") || leg.on("cp")))
+            // Ranks that share experts are others than those that share layers.
+            || (leg.on("experts") && (leg.on("tp") || leg.on("ep")));
             if unlike {
                 return None;
             }
