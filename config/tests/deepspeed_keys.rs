@@ -561,8 +561,16 @@ fn autoep_is_the_mesh_where_it_is_on() {
     for (more, mesh, cut) in [
         (json!({}), json!({"tp": 2}), Some(1)),
         (json!({}), json!({"tp": 2, "etp": 2}), Some(2)),
-        (json!({"expert_tensor_parallel_size": 2}), json!({"tp": 2}), Some(2)),
-        (json!({"enabled": false, "expert_tensor_parallel_size": 2}), json!({"tp": 2}), None),
+        (
+            json!({"expert_tensor_parallel_size": 2}),
+            json!({"tp": 2}),
+            Some(2),
+        ),
+        (
+            json!({"enabled": false, "expert_tensor_parallel_size": 2}),
+            json!({"tp": 2}),
+            None,
+        ),
     ] {
         let mut section = json!({"enabled": true, "autoep_size": 2});
         for (key, value) in more.as_object().unwrap() {

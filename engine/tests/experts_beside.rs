@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use crate::experts_over_ranks::{gradients_apart, mixtral, stages, with_experts};
-use crossweave_engine::{PipelineOrder, RankSpec, Recompute, ReduceGradients};
+use crossweave_engine::{OffloadDevice, PipelineOrder, RankSpec, Recompute, ReduceGradients};
 use crossweave_hal::{CollectiveLine, DType};
 use crossweave_mesh::{Axis, Place};
 use crossweave_nn::ModelSpec;
@@ -111,7 +111,10 @@ fn figures_near(a: &Outcome, b: &Outcome, what: &str) {
             (a.z_loss.unwrap_or(0.0), b.z_loss.unwrap_or(0.0)),
         ];
         for (x, y) in all {
-            assert!((x - y).abs() <= 2e-5 * y.abs().max(0.1), "{what}: {a:?} {b:?}");
+            assert!(
+                (x - y).abs() <= 2e-5 * y.abs().max(0.1),
+                "{what}: {a:?} {b:?}"
+            );
         }
     }
 }
@@ -141,10 +144,10 @@ fn gradients_are_those_of_whole_layers_and_rows() {
     }
 }
 
-/// ZeRO over the ranks that have the same experts, micro-batches, recompute and pipelines.
+/// ZeRO over the ranks that have the same experts, micro-batches, recompute, pipelines and offload.
 #[test]
 fn experts_train_in_every_layout_as_whole_ones() {
-    let w = world();
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
     let recompute = [Recompute::None, Recompute::Full, Recompute::Selective];
     let reduce = [ReduceGradients::Auto, ReduceGradients::Step];
     let mut k = 0;
@@ -172,6 +175,9 @@ fn experts_train_in_every_layout_as_whole_ones() {
                 if pp > 1 {
                     let orders = [PipelineOrder::OneFOneB, PipelineOrder::GPipe];
                     s.pipeline = Some(stages(&laid, orders[k % 2]));
+                }
+                if k.is_multiple_of(5) {
+                    s.offload = Some(offload(dir.path(), OffloadDevice::Host));
                 }
                 let got = train(&w, &laid, &s, 3);
                 let what = format!("model {i}, {mesh:?}, stage {stage}, number {k}");
@@ -233,7 +239,7 @@ fn lines(o: &Outcome, rank: usize, (group, kind): (&str, &str)) -> [u64; 3] {
 fn ranks_say_what_the_formulas_count() {
     let w = world();
     let (steps, layers, h, n) = (2, 2, 20, 8);
-    let sequence = json!({"experts": n, "top_k": n, "width": 6, "normalize": true, "aux_loss_coef": 0.1,
+    let sequence = json!({"experts": "8,8", "top_k": n, "width": 6, "normalize": true, "aux_loss_coef": 0.1,
         "aux_loss_scope": "sequence", "z_loss_coef": 0.0});
     let model = with_experts(&llama(2), sequence);
     for (k, mesh) in [
@@ -270,7 +276,10 @@ fn ranks_say_what_the_formulas_count() {
                 assert_eq!(sent, runs * times * h * 2 * own * (etp - 1), "{what}");
                 assert_eq!(called, calls(etp), "{what}");
                 let [called, _, counts] = lines(&got, rank, ("ep", "all_to_all"));
-                assert_eq!([called, counts], [runs, runs * n].map(|n| n * u64::from(ep > 1)));
+                assert_eq!(
+                    [called, counts],
+                    [runs, runs * n].map(|n| n * u64::from(ep > 1))
+                );
                 let [called, _, counts] = lines(&got, rank, ("etp", "all_gather"));
                 let some = u64::from(etp > 1);
                 assert_eq!([called, counts], [runs, runs * n * etp].map(|n| n * some));
@@ -300,7 +309,11 @@ fn sixteen_bits_beside_other_axes() {
         ..of_length(spec(2, 1), TOKENS)
     };
     let whole = train(&w, model, &s, 2);
-    for mesh in [([2, 1, 2, 2, 2], 1), ([2, 2, 1, 2, 1], 1), ([2, 1, 2, 4, 1], 1)] {
+    for mesh in [
+        ([2, 1, 2, 2, 2], 1),
+        ([2, 2, 1, 2, 1], 1),
+        ([2, 1, 2, 4, 1], 1),
+    ] {
         let (laid, s) = laid(model, &s, mesh, 0);
         let got = train(&w, &laid, &s, 2);
         let far = distance(&got, &whole);

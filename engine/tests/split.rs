@@ -57,7 +57,9 @@ fn every_family_that_can_be_cut_trains_as_on_one_rank() {
         let both = [doubled(&spec), spec];
         // Experts need tokens that are cut: `experts_beside.rs`.
         let routed = |s: &ModelSpec| s.model().routed().next().is_some();
-        let able = both.into_iter().filter(|s| check(s.model(), 2).is_ok() && !routed(s));
+        let able = both
+            .into_iter()
+            .filter(|s| check(s.model(), 2).is_ok() && !routed(s));
         let able: Vec<ModelSpec> = able.collect();
         if able.is_empty() {
             refused.insert(name);

@@ -704,7 +704,7 @@ fn sharding_mistakes_are_sentences() {
             &|cx, _| {
                 let split = |dim: u8| TypedParam {
                     name: format!("split on {dim}"),
-                    along: [(Ty::V, dim), (Ty::I, 0), (Ty::I, 0)],
+                    along: [(Ty::V, dim), (Ty::I, 0), (Ty::I, 0), (Ty::I, 0)],
                     ..TypedParam::default()
                 };
                 let check = Check::new(vec![split(0), split(1)]);

@@ -89,6 +89,96 @@ fn a_run_goes_on_over_other_factors_and_leaves_as_it_came() {
     );
 }
 
+/// Ranks that cut layers and rows, with experts whole on them or cut.
+const BESIDE: [Mesh; 4] = [
+    (4, &["mesh.tp=2", "mesh.ep=2"]),
+    (
+        4,
+        &[
+            "mesh.tp=2",
+            "mesh.ep=2",
+            "mesh.etp=1",
+            "zero_optimization.stage=3",
+            "model.recompute=\"full\"",
+        ],
+    ),
+    (
+        4,
+        &["mesh.cp=2", "mesh.ep=2", "zero_optimization.stage=2"],
+    ),
+    (
+        8,
+        &[
+            "mesh.pp=2",
+            "mesh.cp=2",
+            "mesh.tp=2",
+            "mesh.ep=2",
+            "zero_optimization.stage=1",
+        ],
+    ),
+];
+
+#[test]
+fn a_run_goes_on_over_ranks_that_cut_layers_and_rows() {
+    let s = Scratch::new();
+    let job = |(ranks, sets): Mesh, steps| s.job_of(config(qwen(), steps)).ranks(ranks).sets(sets);
+    job((1, &[]), 6).run("whole");
+    let [cut, folded, rows, all] = BESIDE;
+    let [two, ..] = MESHES;
+    for (i, (first, then)) in [(cut, folded), (folded, rows), (rows, all), (all, two), (two, cut)]
+        .into_iter()
+        .enumerate()
+    {
+        let [part, rest] = ["part", "rest"].map(|w| format!("{i}-{w}"));
+        job(first, 3).run(&part);
+        job(then, 6).resume(&part).run(&rest);
+        near(
+            &s,
+            &rest,
+            "whole",
+            &format!("over {first:?}, then {then:?}"),
+        );
+        s.verify(&part);
+    }
+    // Each expert in its place, of whichever parts it was.
+    let [came, out] = ["whole", "0-rest"].map(|run| read(&s.path(run).join("model/model.safetensors")));
+    assert!(came.keys().eq(out.keys()));
+}
+
+/// The six forms that DeepSpeed's mixtures of experts are told apart by: experts (E) with data parallelism (D), ZeRO (Z), offload (Off) and layers that are
+/// cut (M).
+#[test]
+fn the_six_forms_train_as_one_rank_does() {
+    let s = Scratch::new();
+    let job = |(ranks, sets): Mesh| s.job_of(config(qwen(), 4)).ranks(ranks).sets(sets);
+    job((1, &[])).run("whole");
+    let forms: [(&str, Mesh); 6] = [
+        ("E", (2, &["mesh.ep=2"])),
+        ("E+D", (4, &["mesh.ep=2"])),
+        ("E+Z", (2, &["mesh.ep=2", "zero_optimization.stage=2"])),
+        ("E+D+M", (4, &["mesh.ep=2", "mesh.tp=2", "mesh.etp=1"])),
+        ("E+D+Z", (4, &["mesh.ep=2", "zero_optimization.stage=3"])),
+        (
+            "E+Z-Off+M",
+            (
+                4,
+                &[
+                    "mesh.ep=2",
+                    "mesh.tp=2",
+                    "mesh.etp=1",
+                    "zero_optimization.stage=3",
+                    "zero_optimization.offload_optimizer.device=\"cpu\"",
+                    "zero_optimization.offload_param.device=\"cpu\"",
+                ],
+            ),
+        ),
+    ];
+    for (form, mesh) in forms {
+        job(mesh).run(form);
+        near(&s, form, "whole", form);
+    }
+}
+
 /// Stacks come from a folder of stacks, on each rank its own experts, and go back into one.
 #[test]
 fn stacks_of_a_folder_are_read_by_experts() {
@@ -216,11 +306,9 @@ fn meshes_without_room_for_experts_are_refused_by_key() {
         .sets(&["mesh.ep=2", "mesh.tp=2", "data.seq_len=15"])
         .refused(&["mesh.sequence_parallel", "15 tokens", "16 tokens long"]);
     // An expert is 10 wide.
-    job(4).set("mesh.etp=4").refused(&[
-        "mesh.etp",
-        "do not divide the inner width",
-        "1, 2",
-    ]);
+    job(4)
+        .set("mesh.etp=4")
+        .refused(&["mesh.etp", "do not divide the inner width", "1, 2"]);
     job(4)
         .sets(&["mesh.ep=3", "mesh.etp=2"])
         .refused(&["mesh.ep", "3 does not divide the 2 places"]);

@@ -72,7 +72,11 @@ pub fn parts_of_experts(model: &Model, etp: u64) -> std::result::Result<(), Spli
     Err(SplitError {
         what: format!(
             "{etp} ranks do not divide the inner width of every expert ({}); where it is not set it is mesh.tp",
-            widths.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+            widths
+                .iter()
+                .map(u64::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
         ),
         fix: format!("set it to a number that does: {}", fits.join(", ")),
     })

@@ -205,7 +205,9 @@ impl Cx<'_> {
             x[0] * x[0].max(least).log() * (-1.0 / even) as f32
         })?;
         let relative = run.empty([e], DType::F32)?;
-        map(run, &relative, &[&parts], |x| x[0] * (e as f64 / ranks) as f32)?;
+        map(run, &relative, &[&parts], |x| {
+            x[0] * (e as f64 / ranks) as f32
+        })?;
         reduce(op::reduce::MIN, 0, &relative)?;
         reduce(op::reduce::MAX, 1, &relative)?;
         reduce(op::reduce::SUM, 2, &terms)?;
