@@ -202,31 +202,28 @@ impl Routers {
     pub fn losses(&self, cx: &mut Cx<'_>, flow: &[Var]) -> Result<Flow> {
         let part =
             |cx: &mut Cx<'_>, v: Var, factor: f64| cx.pointwise(&Pointwise::scale(factor), &[v]);
-        let whole = |cx: &mut Cx<'_>, share: Var| match cuts_tokens(cx) {
-            true => cx.reduce(share, Axis::Tp),
-            false => Ok(share),
-        };
         let mean = 1.0 / self.layers;
         let (sum, figure) = match self.balance.over {
             // A tally of the tokens of all layers has the means of those of each; the choices of a token count one by one.
             Tokens::Layers => {
                 let all = cx.balance_loss(flow[1], self.chosen * mean * mean)?;
-                let all = whole(cx, all)?;
                 (all, all)
             }
-            Tokens::Sequence | Tokens::MicroBatch => {
-                let all = whole(cx, flow[1])?;
-                (all, part(cx, all, mean)?)
-            }
+            Tokens::Sequence | Tokens::MicroBatch => (flow[1], part(cx, flow[1], mean)?),
         };
         let mut beside = part(cx, sum, self.balance.coefficient)?;
-        let mut figures = vec![figure, part(cx, flow[2], mean)?];
+        let whole = |cx: &mut Cx<'_>, share: Var| match cuts_tokens(cx) {
+            true => cx.reduce(share, Axis::Tp),
+            false => Ok(share),
+        };
+        let mut figures = vec![whole(cx, figure)?, part(cx, flow[2], mean)?];
         if let Some(z) = flow.get(3) {
-            let z = whole(cx, *z)?;
-            let own = part(cx, z, self.balance.z)?;
+            let own = part(cx, *z, self.balance.z)?;
             beside = cx.add(beside, own)?;
-            figures.push(part(cx, z, mean)?);
+            let figure = part(cx, *z, mean)?;
+            figures.push(whole(cx, figure)?);
         }
+        let beside = whole(cx, beside)?;
         Ok(Flow([beside].into_iter().chain(figures).collect()))
     }
 }

@@ -102,10 +102,7 @@ const BESIDE: [Mesh; 4] = [
             "model.recompute=\"full\"",
         ],
     ),
-    (
-        4,
-        &["mesh.cp=2", "mesh.ep=2", "zero_optimization.stage=2"],
-    ),
+    (4, &["mesh.cp=2", "mesh.ep=2", "zero_optimization.stage=2"]),
     (
         8,
         &[
@@ -125,9 +122,15 @@ fn a_run_goes_on_over_ranks_that_cut_layers_and_rows() {
     job((1, &[]), 6).run("whole");
     let [cut, folded, rows, all] = BESIDE;
     let [two, ..] = MESHES;
-    for (i, (first, then)) in [(cut, folded), (folded, rows), (rows, all), (all, two), (two, cut)]
-        .into_iter()
-        .enumerate()
+    for (i, (first, then)) in [
+        (cut, folded),
+        (folded, rows),
+        (rows, all),
+        (all, two),
+        (two, cut),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let [part, rest] = ["part", "rest"].map(|w| format!("{i}-{w}"));
         job(first, 3).run(&part);
@@ -141,7 +144,8 @@ fn a_run_goes_on_over_ranks_that_cut_layers_and_rows() {
         s.verify(&part);
     }
     // Each expert in its place, of whichever parts it was.
-    let [came, out] = ["whole", "0-rest"].map(|run| read(&s.path(run).join("model/model.safetensors")));
+    let [came, out] =
+        ["whole", "0-rest"].map(|run| read(&s.path(run).join("model/model.safetensors")));
     assert!(came.keys().eq(out.keys()));
 }
 
