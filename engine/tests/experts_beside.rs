@@ -99,7 +99,7 @@ fn models() -> [ModelSpec; 3] {
     ]
 }
 
-/// What routers are told of a step is near what it was.
+/// The figures of routers are near those of the other.
 fn figures_near(a: &Outcome, b: &Outcome, what: &str) {
     for (a, b) in a.metrics.iter().zip(&b.metrics) {
         let (a, b) = (a.experts.unwrap(), b.experts.unwrap());

@@ -31,9 +31,6 @@ pub const AXES: [Axis; 4] = [Axis::Tp, Axis::Cp, Axis::Ep, Axis::Etp];
 /// Types of one value along [`AXES`].
 pub type Spmd = [Ty; 4];
 
-/// The types of rows where their experts are: along the dense axes nothing is said.
-const EXPERT: Spmd = [Ty::I, Ty::I, Ty::V, Ty::R];
-
 /// The place of an axis among them.
 pub(crate) fn at(axis: Axis) -> Option<usize> {
     AXES.iter().position(|a| *a == axis)
@@ -360,42 +357,6 @@ impl Check {
             self.hold("expert_linear", p, i, x[i] != Ty::I);
         }
         y
-    }
-
-    /// The door from the arrangement of a stage's ranks over dense axes to that over axes of experts: rows of tokens that no other rank has, along the dense
-    /// axes that are `long`, go where their experts are (V), to all ranks that have parts of these (R).
-    pub(crate) fn to_experts(&mut self, x: Spmd, long: AxisSet) -> Spmd {
-        for (i, axis) in AXES.iter().enumerate() {
-            let expert = Axis::EXPERT.contains(axis);
-            let fits = match x[i] {
-                Ty::V => !expert,
-                Ty::I => expert || !long.contains(*axis),
-                Ty::R | Ty::P => false,
-            };
-            if !fits {
-                self.fault(format!(
-                    "to_experts on {axis}: rows are {:?} (each rank gives those of its own tokens, which others do not have: cut tokens, V)",
-                    x[i]
-                ));
-            }
-        }
-        EXPERT
-    }
-    /// The door back: what the ranks of an expert's parts have made is added up, and rows lie as those of `like` do.
-    pub(crate) fn from_experts(&mut self, x: Spmd, like: Spmd) -> Spmd {
-        for (i, axis) in AXES.iter().enumerate() {
-            let want = match EXPERT[i] {
-                Ty::R => Ty::P,
-                t => t,
-            };
-            if x[i] != want {
-                self.fault(format!(
-                    "from_experts on {axis}: wants {want:?}, got {:?}",
-                    x[i]
-                ));
-            }
-        }
-        like
     }
 
     /// What is counted of the choices of tokens `x`, with what is theirs alone (V): over the axes `over` whose ranks have other tokens of the same scope the

@@ -149,7 +149,7 @@ fn a_run_goes_on_over_ranks_that_cut_layers_and_rows() {
     assert!(came.keys().eq(out.keys()));
 }
 
-/// The six forms that DeepSpeed's mixtures of experts are told apart by: experts (E) with data parallelism (D), ZeRO (Z), offload (Off) and layers that are
+/// The six forms by which DeepSpeed names its mixtures of experts: experts (E) with data parallelism (D), ZeRO (Z), offload (Off) and layers that are
 /// cut (M).
 #[test]
 fn the_six_forms_train_as_one_rank_does() {

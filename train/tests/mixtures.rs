@@ -243,11 +243,6 @@ fn what_experts_cannot_do_is_refused_by_key() {
     job()
         .sets(&["mesh.tp=2", "mesh.sequence_parallel=false"])
         .refused(&["mesh.sequence_parallel", "each send them", "fix: "]);
-    job().sets(&["mesh.tp=2", "data.seq_len=7"]).refused(&[
-        "mesh.sequence_parallel",
-        "7 tokens",
-        "8 tokens long",
-    ]);
     let new = |moe: Value| {
         let model = json!({"family": "llama", "vocab_size": 48, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "moe": moe});
         s.job_of(config(model, 1))

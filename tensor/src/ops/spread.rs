@@ -18,6 +18,7 @@ use crate::env::Env;
 use crate::error::{Error, Result, shape_error};
 use crate::exchange::{Exchange, Link};
 use crate::groups::Numbers;
+use crate::spmd::{AXES, Check, Spmd, Ty};
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Run, Tensor};
 use crossweave_hal::{Code, Counts, DType};
@@ -409,6 +410,46 @@ impl Ways {
     }
 }
 
+/// The types of rows where their experts are: along the dense axes nothing is said.
+const EXPERT: Spmd = [Ty::I, Ty::I, Ty::V, Ty::R];
+
+/// The types behind the door from the arrangement of a stage's ranks over dense axes to that over axes of experts: rows of tokens that no other rank has,
+/// along the dense axes that are `long`, go where their experts are (V), to all ranks that have parts of these (R).
+fn went(c: &mut Check, x: Spmd, long: AxisSet) -> Spmd {
+    for (i, axis) in AXES.iter().enumerate() {
+        let expert = Axis::EXPERT.contains(axis);
+        let fits = match x[i] {
+            Ty::V => !expert,
+            Ty::I => expert || !long.contains(*axis),
+            Ty::R | Ty::P => false,
+        };
+        if !fits {
+            c.fault(format!(
+                "to_experts on {axis}: rows are {:?} (each rank gives those of its own tokens, which others do not have: cut tokens, V)",
+                x[i]
+            ));
+        }
+    }
+    EXPERT
+}
+
+/// The types behind the door back: what the ranks of an expert's parts have made is added up, and rows lie as those of `like` do.
+fn came_back(c: &mut Check, x: Spmd, like: Spmd) -> Spmd {
+    for (i, axis) in AXES.iter().enumerate() {
+        let want = match EXPERT[i] {
+            Ty::R => Ty::P,
+            t => t,
+        };
+        if x[i] != want {
+            c.fault(format!(
+                "from_experts on {axis}: wants {want:?}, got {:?}",
+                x[i]
+            ));
+        }
+    }
+    like
+}
+
 fn dense(env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
     if x.is_dense() {
         return Ok(x.clone());
@@ -442,7 +483,10 @@ impl Spread {
         let groups = cx.env.groups;
         let dense = AxisSet::STAGE.iter().filter(|a| groups.size(*a) > 1);
         let long = AxisSet::of(&dense.collect::<Vec<_>>());
-        cx.typed(out, |c| c.to_experts(c.vals[x.0 as usize], long));
+        cx.typed(out, |c| {
+            let x = c.vals[x.0 as usize];
+            went(c, x, long)
+        });
         Ok(out)
     }
 
@@ -453,7 +497,8 @@ impl Spread {
     pub fn from_experts(&self, cx: &mut Cx<'_>, x: Var, like: Var) -> Result<Var> {
         let out = self.go(cx, x, Way::Back)?;
         cx.typed(out, |c| {
-            c.from_experts(c.vals[x.0 as usize], c.vals[like.0 as usize])
+            let [x, like] = [x, like].map(|v| c.vals[v.0 as usize]);
+            came_back(c, x, like)
         });
         Ok(out)
     }
@@ -493,7 +538,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spmd::{Check, Spmd, Ty, TypedParam};
+    use crate::spmd::TypedParam;
 
     /// Rows that were not sent, rows that were sent to experts that a rank has all of, sums of what each rank has of its own experts, and parts that are
     /// cut otherwise than their products.
@@ -538,19 +583,19 @@ mod tests {
         let long = AxisSet::of(&[Axis::Tp, Axis::Cp]);
         let there = |x: Spmd, long| {
             let mut c = Check::default();
-            (c.to_experts(x, long), c.faults().len())
+            (went(&mut c, x, long), c.faults().len())
         };
-        let [own, went] = [[Ty::V, Ty::V, Ty::I, Ty::I], [Ty::I, Ty::I, Ty::V, Ty::R]];
-        assert_eq!(there(own, long), (went, 0));
-        assert_eq!(there([Ty::I; 4], AxisSet::NONE), (went, 0));
+        let own = [Ty::V, Ty::V, Ty::I, Ty::I];
+        assert_eq!(there(own, long), (EXPERT, 0));
+        assert_eq!(there([Ty::I; 4], AxisSet::NONE), (EXPERT, 0));
         assert_eq!(there([Ty::I; 4], long).1, 2);
-        assert_eq!(there(went, AxisSet::NONE).1, 2);
+        assert_eq!(there(EXPERT, AxisSet::NONE).1, 2);
         let back = |x: Spmd| {
             let mut c = Check::default();
-            (c.from_experts(x, own), c.faults().len())
+            (came_back(&mut c, x, own), c.faults().len())
         };
         assert_eq!(back([Ty::I, Ty::I, Ty::V, Ty::P]), (own, 0));
-        assert_eq!(back(went).1, 1);
+        assert_eq!(back(EXPERT).1, 1);
         assert_eq!(back(own).1, 4);
     }
 
