@@ -200,7 +200,7 @@ fn experts_train_in_every_layout_as_whole_ones() {
 fn losses_of_routers_are_of_whole_sequences_whatever_counts() {
     let w = world();
     let model = &models()[1];
-    let counts = |sequence: u64, i: u64| (sequence + i) % 3 == 0 || i == 7;
+    let counts = |sequence: u64, i: u64| (sequence + i).is_multiple_of(3) || i == 7;
     let s = sgd(of_length(spec(2, 1), TOKENS));
     let plain = train(&w, model, &s, 2);
     let whole = train_with_counts(&w, model, &s, 2, counts);
