@@ -3,12 +3,16 @@
 use std::path::Path;
 use std::process::Command;
 
+/// The variable of the file that has what became of each layout.
+const LOG: &str = "CROSSWEAVE_LOG";
 /// The flags, and the variables by which the test hears of them.
-const FLAGS: [(&str, &str); 4] = [
+const FLAGS: [(&str, &str); 6] = [
     ("--minutes", "CROSSWEAVE_MINUTES"),
     ("--layouts", "CROSSWEAVE_LAYOUTS"),
     ("--layout", "CROSSWEAVE_LAYOUT"),
     ("--seed", "CROSSWEAVE_SEED"),
+    ("--only", "CROSSWEAVE_ONLY"),
+    ("--log", LOG),
 ];
 
 /// The variables that flags in pairs with their values set.
@@ -27,20 +31,9 @@ fn variables(words: &[&str]) -> Result<Vec<(&'static str, String)>, String> {
     words.chunks(2).map(pair).collect()
 }
 
-/// Draws layouts until the time is over, or one fails.
-///
-/// # Errors
-/// Words that are no flags, no limit, a layout that fails.
-pub fn layouts(root: &Path, words: &[&str]) -> Result<(), String> {
-    let variables = variables(words)?;
-    let limited = |(name, _): &(&str, String)| *name != "CROSSWEAVE_SEED";
-    if !variables.iter().any(limited) {
-        return Err(
-            "fuzz-layouts: say for how long, --minutes 10, or how many, --layouts 1000".into(),
-        );
-    }
-    let cargo = option_env!("CARGO").unwrap_or("cargo");
-    let mut run = Command::new(cargo);
+/// The test of layouts in the checkout at `root`.
+pub(crate) fn sweep(root: &Path) -> Command {
+    let mut run = Command::new(option_env!("CARGO").unwrap_or("cargo"));
     run.current_dir(root).args([
         "test",
         "--release",
@@ -52,10 +45,34 @@ pub fn layouts(root: &Path, words: &[&str]) -> Result<(), String> {
         "--",
     ]);
     run.args(["layouts::sweep", "--exact", "--ignored", "--nocapture"]);
-    let status = run
-        .envs(variables)
-        .status()
-        .map_err(|e| format!("{cargo}: {e}"))?;
+    run
+}
+
+/// Draws layouts until the time is over, or one fails.
+///
+/// # Errors
+/// Words that are no flags, no limit, a layout that fails.
+pub fn layouts(root: &Path, words: &[&str]) -> Result<(), String> {
+    let mut variables = variables(words)?;
+    for (name, value) in &mut variables {
+        // The test runs in the folder of its crate.
+        if *name == LOG {
+            let path = std::path::absolute(&*value).map_err(|e| format!("--log {value}: {e}"))?;
+            *value = path.to_string_lossy().into_owned();
+        }
+    }
+    let limits = [
+        "CROSSWEAVE_MINUTES",
+        "CROSSWEAVE_LAYOUTS",
+        "CROSSWEAVE_LAYOUT",
+    ];
+    if !variables.iter().any(|(name, _)| limits.contains(name)) {
+        return Err(
+            "fuzz-layouts: say for how long, --minutes 10, or how many, --layouts 1000".into(),
+        );
+    }
+    let status = sweep(root).envs(variables).status();
+    let status = status.map_err(|e| format!("cargo: {e}"))?;
     crate::gate::ended(status)
 }
 

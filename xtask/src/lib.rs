@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod budget;
+pub mod faults;
 pub mod figures;
 pub mod finding;
 pub mod fuzz;

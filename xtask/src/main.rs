@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use xtask::{Tree, budget, figures, fuzz, gate, rules, why};
+use xtask::{Tree, budget, faults, figures, fuzz, gate, rules, why};
 
 const USAGE: &str = "cargo xtask COMMAND
 
@@ -18,7 +18,9 @@ const USAGE: &str = "cargo xtask COMMAND
   bare     both commands of the README in a fresh root of Debian 12, as root (ci/bare; --help says more)
   fuzz-layouts
            layouts of whole jobs over every axis, drawn and held against one rank (train/tests/layouts): --minutes N for so
-           long, --layouts N so many, and tests/layouts.md is written, --layout 'tp 2, zero 3' one; --seed S draws others
+           long, --layouts N so many, and tests/layouts.md is written, --layout 'tp 2, zero 3' one; --seed S draws others,
+           --only 'shards 4' those that have it, --log FILE goes on behind those of a run before; --faults seeds faults into a copy
+           of the sources, which layouts must catch, and writes tests/layout_faults.md
   timed    PROGRAM [ARGS]: a test program with the time of each test, as `ci` runs them";
 
 fn main() -> ExitCode {
@@ -34,6 +36,8 @@ fn main() -> ExitCode {
         ["tidy", "--figures"] => read().map(|t| print!("{}", figures::print(&t))),
         ["tidy", "--why", place] => tidy_why(place),
         ["budget"] => read().map(|t| print!("{}", budget::print(&budget::count(&t)))),
+        ["fuzz-layouts", "--faults"] => faults::catch(&root(), "1"),
+        ["fuzz-layouts", "--faults", "--seed", seed] => faults::catch(&root(), seed),
         ["fuzz-layouts", words @ ..] => fuzz::layouts(&root(), words),
         ["ci", words @ ..] => gate::run(&root(), gate::Ask::parse(words), tidy),
         ["timed", words @ ..] => gate::timed(words),

@@ -1,5 +1,6 @@
-//! The rules' data. A new edge, a new exception or a new word is a diff of this file or, for the ceilings of shape, of those below it.
+//! The rules' data. A new edge, a new exception or a new word is a diff of this file or, for the ceilings of shape and the faults that tests must catch, of those below it.
 
+pub mod faults;
 pub mod figures;
 pub mod shape;
 

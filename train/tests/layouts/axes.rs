@@ -192,6 +192,7 @@ pub const AXES: &[Axis] = &[
         c("kept", &[]), with(FULL, "host", &[("activation_checkpointing.cpu_checkpointing", "true")]),
         with(&[("recompute", &["full"]), ("tp", SEVERAL), ("sp", &["off"])], "parts", &[("activation_checkpointing.partition_activations", "true")]),
     ]),
+    axis("divided", Of::Mesh, &[c("before", &[]), c("partly before", &[("gradient_predivide_factor", "4.0")])]),
     axis("wire", Of::Mesh, &[c("own", &[]), c("16 bits", &[("communication_data_type", "\"fp16\"")]), with(&[("types", HALVES)], "32 bits", &[("communication_data_type", "\"fp32\"")])]),
     axis("sums", Of::Mesh, &[c("32 bits", &[]), with(&[("types", &["bf16"])], "16 bits", &[("data_types.grad_accum_dtype", "\"bf16\"")])]),
     axis("quantized", Of::Mesh, &[c("no", &[]), with(&[("zero", &["3"]), ("types", HALVES)], "weights", &[("zero_optimization.zero_quantized_weights", "true")])]),

@@ -2,42 +2,43 @@
 
 use super::axes::AXES;
 use super::draw::{Draws, TRIES};
+use super::log::Line;
 use std::fmt::Write as _;
 
-/// What is said of a sweep beside its counts.
-#[derive(Default)]
-pub struct Sweep {
-    pub seed: u64,
-    pub layouts: u64,
-    pub seconds: f64,
-    pub by_bits: u64,
-    pub planned: u64,
-    pub refused: u64,
-    /// Those that fail, with the reason.
-    pub failed: Vec<String>,
-}
-
-/// The page.
-pub fn page(s: &Sweep, draws: &Draws) -> String {
+/// The page of what became of these layouts, which were drawn so.
+pub fn page(lines: &[Line], draws: &Draws) -> String {
     let seen = &draws.seen;
+    let drawn = || lines.iter().filter(|l| !l.refused);
+    let sum = |of: &dyn Fn(&Line) -> u64| drawn().map(of).sum::<u64>();
+    let [layouts, by_bits, planned] = [sum(&|_| 1), sum(&|l| l.by_bits), sum(&|l| l.planned)];
+    let seconds: f64 = drawn().map(|l| l.seconds).sum();
+    let failed = lines.iter().filter(|l| !l.fault.is_empty());
+    let failed = failed.map(|l| format!("seed {}: {}: {}", l.seed, l.words, l.fault));
+    let failed: Vec<String> = failed.collect();
+    let mut seeds: Vec<(u64, u64)> = vec![];
+    for l in drawn() {
+        match seeds.last_mut() {
+            Some((seed, n)) if *seed == l.seed => *n += 1,
+            _ => seeds.push((l.seed, 1)),
+        }
+    }
+    let command = |(seed, n): &(u64, u64)| {
+        format!("    cargo xtask fuzz-layouts --layouts {n} --seed {seed} --log FILE\n")
+    };
+    let commands: String = seeds.iter().map(command).collect();
     let mut out = format!(
-        "# Layouts that were drawn\n\n    cargo xtask fuzz-layouts --layouts {} --seed {}\n\n\
-         drew {} distinct layouts of `train/tests/layouts`, of which {} failed. Each trained as one rank alone does; {} were compared bit for bit too, of {} \
+        "# Layouts that were drawn\n\n{commands}\n\
+         drew {layouts} distinct layouts of `train/tests/layouts`, of which {} failed. Each trained as one rank alone does; {by_bits} comparisons were bit for bit too, of {planned} \
          memory and traffic were held against `plan`, and {} more, which break a rule, were refused by its key. On average one took {:.2} s. The command writes this page.\n\n",
-        s.layouts,
-        s.seed,
-        s.layouts,
-        s.failed.len(),
-        s.by_bits,
-        s.planned,
-        s.refused,
-        s.seconds / s.layouts as f64,
+        failed.len(),
+        lines.len() as u64 - layouts,
+        seconds / layouts as f64,
     );
     out += "| | axis | times | choices |\n|---|---|---|---|\n";
     for (i, axis) in AXES.iter().enumerate() {
         let each = axis.choices.iter().zip(&seen.choices[i]);
         let each: Vec<String> = each.map(|(c, n)| format!("{} {n}", c.name)).collect();
-        let times = s.layouts - seen.choices[i][0];
+        let times = layouts - seen.choices[i][0];
         let _ = writeln!(
             out,
             "| {} | {} | {times} | {} |",
@@ -79,8 +80,8 @@ pub fn page(s: &Sweep, draws: &Draws) -> String {
         out.push('\n');
     }
     let _ = write!(out, "```\n\nThose that do not go together:\n\n{refused}");
-    if !s.failed.is_empty() {
-        let _ = write!(out, "\nThose that failed:\n\n- {}\n", s.failed.join("\n- "));
+    if !failed.is_empty() {
+        let _ = write!(out, "\nThose that failed:\n\n- {}\n", failed.join("\n- "));
     }
     if !few.is_empty() {
         let _ = write!(out, "\nSeen less than ten times:\n\n{few}");

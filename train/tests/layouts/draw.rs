@@ -303,6 +303,8 @@ fn of_run(axis: &Axis) -> bool {
 pub struct Draws {
     pub dice: Dice,
     pub seen: Seen,
+    /// What every layout has.
+    always: Layout,
     drawn: HashSet<Layout>,
     /// Tries of each two axes since the last layout that has both, and the key by which they are refused.
     pub never: Vec<Vec<(u32, &'static str)>>,
@@ -310,16 +312,28 @@ pub struct Draws {
 
 /// Tries after which two axes are taken not to go together.
 pub const TRIES: u32 = 200;
+/// Two axes that were seen together less often are drawn together more.
+pub const FEW: u64 = 10;
 
 impl Draws {
-    pub fn new(seed: u64) -> Draws {
+    pub fn new(seed: u64, always: Layout) -> Draws {
         let n = AXES.len();
         Draws {
             dice: Dice(seed),
             seen: Seen::new(),
+            always,
             drawn: HashSet::new(),
             never: vec![vec![(0, ""); n]; n],
         }
+    }
+
+    /// Takes a layout as drawn.
+    pub fn took(&mut self, l: Layout) -> bool {
+        let new = self.drawn.insert(l);
+        if new {
+            self.seen.count(&l);
+        }
+        new
     }
 
     /// The two axes that were drawn together least, of those that may be.
@@ -341,12 +355,27 @@ impl Draws {
         self.dice.of(&best)
     }
 
+    /// A choice of an axis: of two the one with fewer ranks, or that was seen less.
     fn any_pick(&mut self, axis: usize) -> u8 {
         let others = AXES[axis].choices.len() as u64 - 1;
-        let one = self.dice.roll(others);
+        let [one, other] = [0; 2].map(|_| 1 + self.dice.roll(others) as usize);
         let ranks = ["dp", "tp", "cp", "pp"].contains(&AXES[axis].name);
-        let other = if ranks { self.dice.roll(others) } else { one };
-        1 + one.min(other) as u8
+        let seen = &self.seen.choices[axis];
+        let first = match ranks {
+            true => one <= other,
+            false => seen[one] <= seen[other],
+        };
+        (if first { one } else { other }) as u8
+    }
+
+    /// Of ten times, so often an axis is drawn beside those that a layout has: more where few were seen together.
+    fn tenths(&self, axis: usize, fixed: &[usize]) -> u64 {
+        let pairs = fixed.iter().filter(|f| **f != axis);
+        let least = pairs.map(|f| self.seen.pairs[axis][*f]).min();
+        match least {
+            Some(n) if n < FEW => 6,
+            _ => 3,
+        }
     }
 
     /// With further choices of the axes that `may` be drawn, as far as they go.
@@ -363,7 +392,8 @@ impl Draws {
         }
         for axis in order {
             let pick = self.any_pick(axis);
-            if fixed.contains(&axis) || l.picks[axis] > 0 || self.dice.roll(10) >= 3 {
+            let tenths = self.tenths(axis, fixed);
+            if fixed.contains(&axis) || l.picks[axis] > 0 || self.dice.roll(10) >= tenths {
                 continue;
             }
             let turned = l.turned(axis, pick, &mut self.dice);
@@ -389,9 +419,11 @@ impl Draws {
         loop {
             let [i, j] = self.rarest();
             let [a, b] = [i, j].map(|axis| self.any_pick(axis));
-            let begun = Layout::plain().turned(i, a, &mut self.dice);
+            let begun = self.always.turned(i, a, &mut self.dice);
             let begun = begun.and_then(|l| l.turned(j, b, &mut self.dice));
-            let begun = begun.filter(|l| l.picks[i] > 0 && l.picks[j] > 0 && l.is_whole());
+            let kept = |l: &Layout| self.always.axes().all(|k| l.picks[k] > 0);
+            let both = |l: &Layout| l.picks[i] > 0 && l.picks[j] > 0 && l.is_whole();
+            let begun = begun.filter(|l| both(l) && kept(l));
             let never = &mut self.never[i][j];
             never.0 += 1;
             if let Some(rule) = begun.and_then(|l| l.broken()) {
@@ -423,9 +455,8 @@ impl Draws {
                     continue;
                 }
             }
-            if self.drawn.insert(l) {
+            if self.took(l) {
                 self.never[i][j].0 = 0;
-                self.seen.count(&l);
                 return l;
             }
         }

@@ -22,7 +22,8 @@ const HUNG: Duration = Duration::from_secs(120);
 /// place of its last digit does.
 const MOST: f64 = 1e-5;
 const ROUNDINGS: f64 = 8.0;
-/// In 16 bits, so often what one rank is away from its run in f32.
+/// In 16 bits, so often what one rank is away from its run in f32. Moments of 8 bits are held by the same: blocks of 256 share a scale and begin where a
+/// rank's slice does, so that on other slices each moment is rounded by another scale, and both runs are as far from moments of 32 bits.
 const HALVES: f64 = 4.0;
 /// Where weights are gathered in 8 bits, of losses alone: a norm behind nearly nothing makes much of its input's rounding. And where gradients of
 /// f32 travel in 16.
@@ -55,11 +56,17 @@ pub enum Kind {
     Ledger,
 }
 
+impl Fault {
+    pub fn new(kind: Kind, what: impl Into<String>) -> Fault {
+        Fault {
+            kind,
+            what: what.into(),
+        }
+    }
+}
+
 fn fault<T>(kind: Kind, what: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault {
-        kind,
-        what: what.into(),
-    })
+    Err(Fault::new(kind, what))
 }
 
 /// What a run has come to.
@@ -117,12 +124,23 @@ impl Far {
     }
 }
 
+/// What a run is beside its layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum As {
+    /// Nothing: the layout as it is.
+    Told,
+    /// Each starting weight is moved by a place of its last digit, in the type that computes.
+    Moved,
+    /// Moments have 32 bits where they have 8.
+    Wide,
+}
+
 /// A folder of files and runs, with what one rank has come to.
 pub struct Lab {
     pub folder: tempfile::TempDir,
     seed: u64,
     runs: u64,
-    known: HashMap<(Layout, bool), Rc<Ran>>,
+    known: HashMap<(Layout, As), Rc<Ran>>,
     /// Runs that were compared by bits.
     pub by_bits: u64,
     /// Runs whose plans were compared.
@@ -135,8 +153,8 @@ struct Begun<'a> {
     ranks: u64,
     resume: Option<&'a Path>,
     out: PathBuf,
-    /// Each starting weight is moved by a place of its last digit.
-    moved: bool,
+    /// Bits of the digits by which each starting weight is moved, where it is.
+    moved: Option<u32>,
 }
 
 impl Lab {
@@ -170,8 +188,8 @@ impl Lab {
         let moved = b.moved;
         let thread = std::thread::spawn(move || {
             let train = |mut t: Trainer| -> Result<(), TrainError> {
-                if moved {
-                    move_weights(&mut t)?;
+                if let Some(low) = moved {
+                    move_weights(&mut t, low)?;
                 }
                 t.run().map(drop)
             };
@@ -226,18 +244,22 @@ impl Lab {
             ranks: 1,
             resume: None,
             out,
-            moved: false,
+            moved: None,
         })
         .map(drop)
     }
 
     /// What a layout comes to.
-    fn of(&mut self, l: &Layout, moved: bool) -> Result<Rc<Ran>, Fault> {
-        if let Some(known) = self.known.get(&(*l, moved)) {
+    fn of(&mut self, l: &Layout, how: As) -> Result<Rc<Ran>, Fault> {
+        if let Some(known) = self.known.get(&(*l, how)) {
             return Ok(known.clone());
         }
         self.base(l)?;
-        let first = placed(&config(l, self.seed), self.folder.path());
+        let mut first = placed(&config(l, self.seed), self.folder.path());
+        if how == As::Wide {
+            first["optimizer"]["type"] = json!("AdamW");
+        }
+        let moved = (how == As::Moved).then(|| digits(l));
         let out = self.out();
         let ran = self.run(Begun {
             config: &first,
@@ -255,7 +277,7 @@ impl Lab {
                     ranks: rest.ranks(),
                     resume: Some(&out),
                     out: then.clone(),
-                    moved: false,
+                    moved: None,
                 });
                 let _ = std::fs::remove_dir_all(then);
                 went_on
@@ -267,9 +289,9 @@ impl Lab {
     }
 
     /// The same of one that others are held against, which is kept.
-    fn kept(&mut self, l: &Layout, moved: bool) -> Result<Rc<Ran>, Fault> {
-        let ran = self.of(l, moved)?;
-        self.known.insert((*l, moved), ran.clone());
+    fn kept(&mut self, l: &Layout, how: As) -> Result<Rc<Ran>, Fault> {
+        let ran = self.of(l, how)?;
+        self.known.insert((*l, how), ran.clone());
         Ok(ran)
     }
 
@@ -283,13 +305,13 @@ impl Lab {
             Ok(checked) => checked,
             Err(e) => return fault(Kind::Refused, e.to_string()),
         };
-        let ran = self.of(l, false)?;
+        let ran = self.of(l, As::Told)?;
         if !l.on("resume") {
             self.ledgers(l, &ran, &checked)?;
         }
         self.near(l, &ran)?;
         if let Some(twin) = twin(l).filter(|t| t != l) {
-            let other = self.kept(&twin, false)?;
+            let other = self.kept(&twin, As::Told)?;
             self.by_bits += 1;
             same(&ran, &other)
                 .or_else(|what| fault(Kind::Bits, format!("{what}, against {}", twin.words())))?;
@@ -303,7 +325,7 @@ impl Lab {
         if alone == *l {
             return Ok(());
         }
-        let one = self.kept(&alone, false)?;
+        let one = self.kept(&alone, As::Told)?;
         let legs = [*l, l.rest()];
         if l.on("shards") && !legs.iter().any(rounds_on_the_way) {
             self.by_bits += 1;
@@ -315,22 +337,29 @@ impl Lab {
         if far.within([MOST; 4], 0.0, Far::default()) {
             return Ok(());
         }
-        let of = match l.on("types") {
-            true => {
-                let mut wide = alone;
-                wide.picks[number("types")] = 0;
-                let wide = self.kept(&wide, false)?;
-                between(&one, &wide)?
-            }
-            false => {
-                let moved = self.kept(&alone, true)?;
-                between(&moved, &one)?
-            }
-        };
+        let rounded = l.on("types") || l.is("optimizer", "8 bits");
+        let mut of = Far::default();
+        if rounded {
+            let mut wide = alone;
+            wide.picks[number("types")] = 0;
+            let how = match l.is("optimizer", "8 bits") {
+                true => As::Wide,
+                false => As::Told,
+            };
+            of = self
+                .kept(&wide, how)
+                .map(|wide| Far::between(&one, &wide))?
+                // A step that overflows in float16 is one that f32 takes: from there on they train other weights.
+                .unwrap_or_default();
+        }
+        if !rounded || of.0 == [0.0; 4] {
+            let moved = self.kept(&alone, As::Moved)?;
+            of = between(&moved, &one)?;
+        }
         // By chance one of them may be near: losses of training and of validation are of one kind.
         let losses = of.0[0].max(of.0[2]);
         let of = Far([losses, of.0[1], losses, of.0[3]]);
-        let times = match l.on("types") {
+        let times = match rounded {
             // Of a matrix that is nearly orthogonal already a small part is its rounding.
             true if !l.is("optimizer", "Muon") && !l.on("sums") => HALVES,
             _ => ROUNDINGS,
@@ -457,13 +486,23 @@ impl Lab {
     }
 }
 
-/// Moves each weight by a place of its last digit.
-fn move_weights(t: &mut Trainer) -> Result<(), TrainError> {
+/// Bits of f32 that the type in which a layout computes has not.
+fn digits(l: &Layout) -> u32 {
+    match l.pick("types") {
+        "bf16" => 16,
+        "fp16" => 13,
+        _ => 0,
+    }
+}
+
+/// Moves each weight by a place of its last digit, of a type that lacks so many `low` bits.
+fn move_weights(t: &mut Trainer, low: u32) -> Result<(), TrainError> {
     let mut d = super::draw::Dice(5);
     for (name, _) in t.params()? {
         let mut values = t.read(&name)?;
         for v in values.iter_mut().filter(|v| **v != 0.0) {
-            *v = f32::from_bits(v.to_bits().wrapping_add(d.of(&[0, 1, u32::MAX])));
+            let by = d.of(&[0, 1, u32::MAX]) << low;
+            *v = f32::from_bits(v.to_bits().wrapping_add(by));
         }
         t.write(&name, &values)?;
     }

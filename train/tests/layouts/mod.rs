@@ -3,17 +3,20 @@
 //! `check`, `plan` and `train` alike. What fails is made smaller, and written as a config with the command.
 //!
 //! Some run with the suite. `cargo xtask fuzz-layouts --minutes N [--seed S]` draws for so long, and `--layouts N` so many, of which it writes
-//! how often each axis and each two of them were seen into `tests/layouts.md`.
+//! how often each axis and each two of them were seen into `tests/layouts.md`; with `--log FILE` together with those of a run before. `--faults` seeds faults
+//! into a copy of the sources, and holds that each is caught (`xtask/src/faults.rs`).
 
 mod axes;
 mod config;
 mod counts;
 mod draw;
 mod held;
+mod log;
 
-use counts::{Sweep, page};
+use counts::page;
 use draw::{Draws, Layout, smaller};
 use held::{Fault, Kind, Lab, written};
+use log::{Line, Log};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -67,56 +70,106 @@ fn given(name: &str) -> Option<u64> {
     )
 }
 
-/// Draws layouts and holds each, with refusals between them, until there are so many or the time is over; those that fail are kept where all are
-/// to be seen, and else the first is made smaller and ends it.
-fn hold_all(seed: u64, most: u64, (limit, keep): (Option<Duration>, bool)) -> (Sweep, Draws) {
-    let (mut lab, mut draws) = (Lab::new(seed), Draws::new(seed));
-    let begun = Instant::now();
-    let end = limit.map(|limit| begun + limit);
-    let mut s = Sweep {
-        seed,
-        ..Sweep::default()
+/// What is drawn, and until when.
+struct Ask {
+    seed: u64,
+    most: u64,
+    limit: Option<Duration>,
+    /// What every layout has.
+    always: Layout,
+    /// What fails is noted, and does not end it.
+    keep: bool,
+}
+
+/// What a layout, or one that breaks a rule, comes to.
+fn held(lab: &mut Lab, l: &Layout, seed: u64, refused: bool) -> (Line, Result<(), Fault>) {
+    let (begun, before) = (Instant::now(), [lab.by_bits, lab.planned]);
+    let held = match refused {
+        false => lab.hold(l),
+        true => lab.refused(l),
     };
-    while s.layouts < most && end.is_none_or(|end| Instant::now() < end) {
-        let l = draws.draw();
-        let mut all = vec![(l, lab.hold(&l))];
-        s.layouts += 1;
-        if s.layouts.is_multiple_of(10) {
-            let l = draws.refused();
-            all.push((l, lab.refused(&l)));
-            s.refused += 1;
+    let line = Line {
+        seed,
+        seconds: begun.elapsed().as_secs_f64(),
+        by_bits: lab.by_bits - before[0],
+        planned: lab.planned - before[1],
+        refused,
+        words: l.words(),
+        fault: String::new(),
+    };
+    (line.with(&held), held)
+}
+
+/// Draws layouts and holds each, with refusals between them, until there are so many or the time is over, behind those that a log has; those that
+/// fail are kept where all are to be seen, and else the first is made smaller and ends it. What failed before is held once more.
+fn hold_all(ask: &Ask, log: &mut Log) -> Draws {
+    let seed = ask.seed;
+    let (mut lab, mut draws) = (Lab::new(seed), Draws::new(seed, ask.always));
+    for line in &mut log.lines {
+        if !line.fault.is_empty() {
+            let mut lab = Lab::new(line.seed);
+            *line = held(&mut lab, &line.layout(), line.seed, line.refused).0;
+            println!(
+                "again, of seed {}: {}: {:?}",
+                line.seed, line.words, line.fault
+            );
         }
-        for (l, held) in all {
+        if !line.refused {
+            draws.took(line.layout());
+        }
+    }
+    log.write();
+    let end = ask.limit.map(|limit| Instant::now() + limit);
+    let mut n = 0;
+    while n < ask.most && end.is_none_or(|end| Instant::now() < end) {
+        n += 1;
+        let mut all = vec![(draws.draw(), false)];
+        if n.is_multiple_of(10) {
+            all.push((draws.refused(), true));
+        }
+        for (l, refused) in all {
+            let (line, held) = held(&mut lab, &l, seed, refused);
+            let at = format!("layout {n} of seed {seed}");
+            log.push(line);
             match held {
                 Ok(()) => {}
-                Err(f) if keep => {
-                    let said = format!("{}: {:?}, {}", l.words(), f.kind, f.what);
-                    println!("layout {} of seed {seed}: {said}", s.layouts);
-                    s.failed.push(said);
-                }
-                Err(f) => panic!(
-                    "layout {} of seed {seed}: {}",
-                    s.layouts,
-                    report(&mut lab, l, f)
-                ),
+                Err(f) if ask.keep => println!("{at}: {}: {:?}, {}", l.words(), f.kind, f.what),
+                Err(f) => panic!("{at}: {}", report(&mut lab, l, f)),
             }
         }
     }
-    s.seconds = begun.elapsed().as_secs_f64();
-    (s.by_bits, s.planned) = (lab.by_bits, lab.planned);
-    (s, draws)
+    draws
+}
+
+/// Draws until a fault that was seeded into the sources is caught, and says how.
+fn seeded(ask: &Ask) {
+    let (mut lab, mut draws) = (Lab::new(ask.seed), Draws::new(ask.seed, ask.always));
+    for n in 1..=ask.most {
+        let l = draws.draw();
+        let (line, held) = held(&mut lab, &l, ask.seed, false);
+        if let Err(f) = held {
+            println!("caught\t{n}\t{:?}\t{}\t{}", f.kind, line.words, line.fault);
+            return;
+        }
+    }
+    println!("missed\t{}", ask.most);
 }
 
 /// A sample of layouts that differs from week to week would hide what fails in one: it is always the same.
 #[test]
 fn drawn_layouts_train_as_one_rank() {
-    let (s, _) = hold_all(3, 24, (None, false));
-    assert!(
-        s.by_bits > 4 && s.planned > 8,
-        "{} {}",
-        s.by_bits,
-        s.planned
-    );
+    let ask = Ask {
+        seed: 3,
+        most: 24,
+        limit: None,
+        always: Layout::plain(),
+        keep: false,
+    };
+    let mut log = Log::default();
+    hold_all(&ask, &mut log);
+    let sum = |of: &dyn Fn(&Line) -> u64| log.lines.iter().map(of).sum::<u64>();
+    let [by_bits, planned] = [sum(&|l| l.by_bits), sum(&|l| l.planned)];
+    assert!(by_bits > 4 && planned > 8, "{by_bits} {planned}");
 }
 
 #[test]
@@ -135,13 +188,25 @@ fn sweep() {
     }
     let minutes = given("CROSSWEAVE_MINUTES").map(|m| Duration::from_secs(60 * m));
     let most = given("CROSSWEAVE_LAYOUTS");
-    let keep = most.is_some();
-    let (s, draws) = hold_all(seed, most.unwrap_or(u64::MAX), (minutes, keep));
-    let page = page(&s, &draws);
+    let ask = Ask {
+        seed,
+        most: most.unwrap_or(u64::MAX),
+        limit: minutes,
+        always: Layout::parse(&std::env::var("CROSSWEAVE_ONLY").unwrap_or_default()),
+        keep: most.is_some(),
+    };
+    if std::env::var_os("CROSSWEAVE_FAULT").is_some() {
+        return seeded(&ask);
+    }
+    let file = std::env::var_os("CROSSWEAVE_LOG");
+    let mut log = Log::open(file.as_ref().map(Path::new));
+    let draws = hold_all(&ask, &mut log);
+    let page = page(&log.lines, &draws);
     println!("{page}");
-    if keep {
+    if ask.keep {
         let to = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/layouts.md");
         std::fs::write(to, page).expect("a file");
     }
-    assert!(s.failed.is_empty(), "{} fail", s.failed.len());
+    let failed = log.lines.iter().filter(|l| !l.fault.is_empty()).count();
+    assert!(failed == 0, "{failed} fail");
 }
