@@ -43,9 +43,9 @@ fn with_faults(path: &str, text: &str) -> Result<String, String> {
     let all = FAULTS
         .iter()
         .flat_map(|f| f.edits.iter().map(move |e| (e, f)));
-    let here = all.filter(|(e, _)| e.file == path);
-    here.fold(Ok(text.to_string()), |text, (edit, fault)| {
-        edited(&text?, edit, fault.name)
+    let mut here = all.filter(|(e, _)| e.file == path);
+    here.try_fold(text.to_string(), |text, (edit, fault)| {
+        edited(&text, edit, fault.name)
     })
 }
 

@@ -292,7 +292,7 @@ impl Seen {
 }
 
 /// What a run keeps when it is resumed, beside what is trained.
-const KEPT: [&str; 2] = ["wire", "sums"];
+const KEPT: [&str; 3] = ["divided", "wire", "sums"];
 
 /// Returns true of an axis whose choice is that of the whole run.
 fn of_run(axis: &Axis) -> bool {
@@ -368,7 +368,7 @@ impl Draws {
         (if first { one } else { other }) as u8
     }
 
-    /// Of ten times, so often an axis is drawn beside those that a layout has: more where few were seen together.
+    /// Times of ten that an axis is drawn beside those that a layout has: more where few were seen together.
     fn tenths(&self, axis: usize, fixed: &[usize]) -> u64 {
         let pairs = fixed.iter().filter(|f| **f != axis);
         let least = pairs.map(|f| self.seen.pairs[axis][*f]).min();
