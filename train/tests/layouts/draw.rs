@@ -201,8 +201,8 @@ impl Layout {
     pub fn alone(&self) -> Layout {
         let mut picks = self.picks;
         for (axis, pick) in AXES.iter().zip(&mut picks) {
-            // Shards are as large as their micro-batches, and their sum is rounded as it travels.
-            let of_shards = self.on("shards") && ["micro", "wire"].contains(&axis.name);
+            // Shards are as large as their micro-batches, and their sum is divided and rounded as it travels.
+            let of_shards = self.on("shards") && ["micro", "divided", "wire"].contains(&axis.name);
             if axis.of != Of::Job && !of_shards {
                 *pick = 0;
             }
