@@ -102,8 +102,7 @@ fn a_log_is_read_as_it_was_written() {
     let file = folder.path().join("log");
     let mut log = Log::open(Some(&file));
     assert!(log.lines.is_empty());
-    let words =
-        "family t5, layers 3, shards 4, dp 2, resume on another mesh; then zero 3";
+    let words = "family t5, layers 3, shards 4, dp 2, resume on another mesh; then zero 3";
     let line = Line {
         seed: 9,
         seconds: 0.25,
