@@ -271,6 +271,9 @@ pub struct Mesh {
     pub cp_layout: String,
     /// Ranks over which the experts of a layer are spread, carved from those of a stage.
     pub ep: u64,
+    /// Planned rows of a rank's experts over balanced ones.
+    #[serde(default = "twice")]
+    pub ep_room: f64,
     /// Ranks over which each expert's weights are cut; `None` = as `tp`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etp: Option<u64>,
@@ -279,6 +282,10 @@ pub struct Mesh {
     /// Axes that fit themselves to the ranks that come; of all of them `dp` can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elastic: Vec<String>,
+}
+
+fn twice() -> f64 {
+    2.0
 }
 
 fn all_gather() -> String {

@@ -179,10 +179,55 @@ const MOE: Table = Table {
             "\"sequence\"",
             "tokens over which that loss is a mean: those of each sequence, which are the same however a batch is divided, or of a micro-batch",
         ),
+        word(
+            "aux_loss_tokens",
+            &["all", "counted"],
+            "\"all\"",
+            "tokens in that loss: all, or those whose labels count, so that prompts and padding have no part in it",
+        ),
         non_negative(
             "z_loss_coef",
             "0.0",
             "factor of the mean square of the log of the sum of exponentials of a token's scores (Zoph et al. 2022)",
+        ),
+        positive(
+            "capacity_factor",
+            "",
+            "room of an expert over the choices that it would have if all had as many: it takes max(ceil(capacity_factor x top_k x tokens / experts), min_capacity), and what finds no room is dropped; absent = every token that chooses it",
+        )
+        .auto()
+        .words(&["expert_capacity_factor", "moe_expert_capacity_factor", "train_capacity_factor", "moe_train_capacity_factor"]),
+        int("min_capacity", 0, "0", "room that an expert has at least, in tokens")
+            .words(&["moe_min_capacity"]),
+        word(
+            "capacity_scope",
+            &["sequence", "micro_batch"],
+            "\"sequence\"",
+            "tokens that share an expert's room: those of each sequence, so that the same are dropped however a batch is divided, or all of a micro-batch",
+        ),
+        word(
+            "priority",
+            &["probs", "position"],
+            "\"probs\"",
+            "tokens that stay where an expert has no room for all: those of the largest probability, of equal ones the first, or the first",
+        )
+        .words(&["drop_policy", "token_drop_policy", "moe_token_drop_policy"]),
+        flag(
+            "renormalize",
+            "false",
+            "the gates that a token keeps are divided by their sum, as DeepSpeed does, so that they are 1 together whatever was dropped; else those of dropped choices are lost",
+        ),
+        refused(
+            "eval_capacity_factor",
+            "validation routes as a training step does, and text is continued without capacities",
+        )
+        .off("null"),
+        refused("drop_tokens", "without capacity_factor no token is dropped").off("true"),
+        refused("use_rts", "who stays is decided by priority, and not by lot"),
+        refused("noisy_gate_policy", "routers see what the layer sees, without noise").off("null"),
+        refused(
+            "top2_2nd_expert_sampling",
+            "the experts of a token are those of the largest probabilities",
         ),
     ],
 };

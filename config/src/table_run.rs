@@ -9,6 +9,14 @@ use crate::table_model::MODEL;
 use crate::table_optim::{OPTIMIZER, SCHEDULER};
 use crate::table_zero::{ACTIVATION, AIO, BF16, FP16, ZERO};
 
+/// A number of at least 1.
+const FROM_ONE: Range = Range {
+    min: 1.0,
+    max: f64::INFINITY,
+    min_in: true,
+    max_in: false,
+};
+
 /// DeepSpeed's default of `compile`.
 const COMPILE: &str = r#"{"autoep_non_moe": false, "debug_log": false, "deepcompile": false, "double_buffer": true, "free_activation": false,
     "free_activation_threshold": 10485760, "keep_all_input_tensors": false, "keep_int_input_tensors": true,
@@ -103,6 +111,16 @@ const MESH: Table = Table {
             "1",
             "ranks over which the experts of a layer are spread, as many on each, which tokens go to and come back from (docs/moe.md): they are carved from the dp x cp x tp ranks of a stage, dp x cp x tp = edp x ep x etp, and add none",
         ).free().names(&[Name::Elsewhere("expert_parallel.autoep_size")]).words(&["expert_parallel_size", "mesh.expert"]),
+        Field {
+            kind: Kind::Float(FROM_ONE),
+            ..positive(
+                "ep_room",
+                "2.0",
+                "memory that is planned for the rows which come to the experts of a rank, over that of as many as come where all ranks get as many (docs/moe.md); a run takes what comes",
+            )
+        }
+        .free()
+        .words(&["moe_room", "room"]),
         int(
             "etp",
             1,

@@ -14,7 +14,7 @@ use crossweave_tensor::UnitDecl;
 use serde_json::{Value, json};
 
 /// A model whose experts lie over so many ranks.
-struct Spread(ModelSpec, u32);
+pub struct Spread(pub ModelSpec, pub u32);
 
 impl Declares for Spread {
     fn declare(&self) -> Vec<UnitDecl> {
@@ -47,7 +47,7 @@ fn adapters() -> Lora {
 }
 
 /// The same ranks with experts over `ep` of them.
-fn over(s: &RankSpec, ep: u32) -> RankSpec {
+pub fn over(s: &RankSpec, ep: u32) -> RankSpec {
     let mesh = [(Axis::Dp, s.place.length(Axis::Dp)), (Axis::Ep, ep)];
     RankSpec {
         place: Place::on(&mesh, 0).unwrap(),
@@ -115,6 +115,7 @@ pub fn gradients_apart(a: &Outcome, b: &Outcome) -> f64 {
     worst
 }
 
+/// Gradients that are a mean over the ranks with the same expert, or a sum over all, are as many times off (deepspeedai/DeepSpeed#5618).
 /// Rows do not depend on each other, so a forward has the same bits wherever its experts are; in the gradients
 /// of experts the same rows are summed in another order.
 #[test]
@@ -240,7 +241,7 @@ fn ranks_say_what_the_formula_counts() {
 }
 
 /// Routers of zeros: of equal experts those of lower number are chosen, which the first rank has. The others have no row of anybody, and go through
-/// forward, backward, norm and decay all the same (NVIDIA/Megatron-LM#1836, #4851, #2995).
+/// forward, backward, norm and decay all the same (NVIDIA/Megatron-LM#1836, #4851, NVIDIA-NeMo/Automodel#3680, #2995).
 #[test]
 fn ranks_to_whose_experts_no_token_goes_take_part() {
     let w = world();

@@ -147,7 +147,7 @@ fn distance(a: &Outcome, b: &Outcome) -> f64 {
     far.chain(figures).fold(0.0, f64::max)
 }
 
-/// NVIDIA-NeMo/Megatron-Bridge and Automodel have multiplied these losses with the number of micro-batches, or of ranks.
+/// NVIDIA-NeMo/Megatron-Bridge and Automodel (#3359) have multiplied these losses with the number of micro-batches, or of ranks.
 #[test]
 fn losses_of_routers_are_the_same_however_a_batch_is_divided() {
     let w = world();
@@ -166,7 +166,7 @@ fn losses_of_routers_are_the_same_however_a_batch_is_divided() {
     }
 }
 
-/// The number of labels that count is a factor of the loss and of its gradient, and of nothing else.
+/// The number of labels that count is a factor of the loss and of its gradient, and of nothing else (NVIDIA/Megatron-LM#3672, #5047).
 #[test]
 fn labels_that_do_not_count_leave_the_losses_of_routers_alone() {
     let w = world();
@@ -200,7 +200,7 @@ fn labels_that_do_not_count_leave_the_losses_of_routers_alone() {
     assert!(top > 1e-6 && far < 0.02 * top, "{far} of {top}");
 }
 
-/// An expert to which no token goes has a gradient of zero, counts in the norm of all as that, and its weights decay.
+/// An expert to which no token goes has a gradient of zero, counts in the norm of all as that, and its weights decay (NVIDIA-NeMo/Automodel#2995).
 #[test]
 fn experts_without_a_token_take_part() {
     let w = world();

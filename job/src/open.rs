@@ -330,6 +330,7 @@ fn begin(
         Some(s) => s,
         None => model::of_config(&resolved.model, shown.vocab(), caches)?,
     };
+    source.spec = source.spec.with_room(resolved.settings.mesh.ep_room);
     if let Shown::Corpus(corpus) = shown {
         let tokenizer = corpus.tokenizer().map(|t| &**t);
         documents::check(&resolved.data, tokenizer, source.spec.model().vocab)?;

@@ -12,8 +12,8 @@ use crate::desc::{self, Balance, Model, Tokens};
 use crate::parts::{Curve, Declare, activation};
 use crate::split::cuts_tokens;
 use crossweave_tensor::{
-    Axis, Block, Builder, Cx, Flow, Init, Param, Pieces, Place, Pointwise, Result, Scope, Spread,
-    Unit, Var,
+    Axis, Block, Builder, Capacity, Cx, Flow, Grouped, Init, Param, Pieces, Place, Pointwise,
+    Priority, Result, Routing, Scope, Slots, Spread, Unit, Var,
 };
 
 /// The work of an expert between its products.
@@ -21,6 +21,45 @@ enum Between {
     Curve(Curve),
     Swiglu,
     Glu(Pointwise),
+}
+
+/// The ways of rows to the ranks that have their experts.
+enum Ways {
+    /// As many as come.
+    Counted(Spread),
+    /// The slots of capacities.
+    Fixed(Slots),
+}
+
+impl Ways {
+    fn grouped(&self) -> Grouped {
+        match self {
+            Ways::Counted(w) => w.grouped(),
+            Ways::Fixed(w) => w.grouped(),
+        }
+    }
+
+    fn to_experts(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+        match self {
+            Ways::Counted(w) => w.to_experts(cx, x),
+            Ways::Fixed(w) => w.to_experts(cx, x),
+        }
+    }
+
+    fn from_experts(&self, cx: &mut Cx<'_>, x: Var, like: Var) -> Result<Var> {
+        match self {
+            Ways::Counted(w) => w.from_experts(cx, x, like),
+            Ways::Fixed(w) => w.from_experts(cx, x),
+        }
+    }
+}
+
+/// The tokens over which something is looked at, as ops have them.
+fn scope(over: Tokens) -> Scope {
+    match over {
+        Tokens::Sequence => Scope::Sequence,
+        Tokens::MicroBatch | Tokens::Layers => Scope::MicroBatch,
+    }
 }
 
 /// A unit that holds the stacks of a layer's experts.
@@ -71,6 +110,8 @@ pub struct Experts {
     stacks: [Param; 2],
     chosen: u64,
     whole: bool,
+    capacity: Option<Capacity>,
+    room: f64,
     /// The stacks are those of a unit before.
     apart: bool,
     /// Inner width that is here.
@@ -106,6 +147,17 @@ impl Experts {
             chosen: e.chosen,
             whole: e.whole,
             apart,
+            capacity: e.capacity.map(|c| Capacity {
+                over: scope(c.over),
+                factor: c.factor,
+                least: c.least,
+                first: match c.by_probability {
+                    true => Priority::Probability,
+                    false => Priority::Position,
+                },
+                renormalizes: c.renormalizes,
+            }),
+            room: e.room,
             width: e.width / u64::from(place.length(Axis::Etp)),
             between,
             balance: m.balance,
@@ -120,15 +172,31 @@ impl Experts {
         }
     }
 
+    /// The experts of each token, and the gates of these: within capacities, but where text is continued.
+    fn choose(&self, cx: &mut Cx<'_>, probabilities: Var) -> Result<(Var, Routing, bool)> {
+        match self.capacity.filter(|_| !cx.env.batch.continues) {
+            Some(room) => {
+                let how = (self.chosen, self.whole);
+                let (gates, routing) = cx.choose_within(probabilities, how, &room)?;
+                Ok((gates, routing, true))
+            }
+            None => {
+                let (gates, routing) = cx.choose_experts(probabilities, self.chosen, self.whole)?;
+                Ok((gates, routing, false))
+            }
+        }
+    }
+
     /// Returns the sum of the chosen experts of `x`; what the head judges balance by is added to `flow`.
     pub fn run(&self, cx: &mut Cx<'_>, x: Var, flow: &mut Vec<Var>) -> Result<Var> {
         let scores = cx.router_scores(x, self.router)?;
         let probabilities = cx.softmax(scores)?;
-        let (gates, routing) = cx.choose_experts(probabilities, self.chosen, self.whole)?;
+        let (gates, routing, limited) = self.choose(cx, probabilities)?;
         let rows = cx.dispatch(x, &routing)?;
-        let ways = match self.apart {
-            true => Some(Spread::of(cx, &routing)?),
-            false => None,
+        let ways = match (self.apart, limited) {
+            (false, _) => None,
+            (true, true) => Some(Ways::Fixed(Slots::of(cx, &routing, Axis::Ep)?)),
+            (true, false) => Some(Ways::Counted(Spread::of(cx, &routing, self.room)?)),
         };
         let (rows, by) = match &ways {
             Some(ways) => (ways.to_experts(cx, rows)?, ways.grouped()),
@@ -153,16 +221,16 @@ impl Experts {
         let Some(balance) = self.balance else {
             return Ok(y);
         };
-        let scope = match balance.over {
-            Tokens::Sequence => Scope::Sequence,
-            Tokens::MicroBatch | Tokens::Layers => Scope::MicroBatch,
-        };
-        let tally = cx.tally(probabilities, &routing, scope)?;
+        let tally = cx.tally(
+            probabilities,
+            &routing,
+            (scope(balance.over), balance.counted),
+        )?;
         let judged = match balance.over {
             Tokens::Layers => tally,
             Tokens::Sequence | Tokens::MicroBatch => cx.balance_loss(tally, 1.0)?,
         };
-        let load = cx.expert_load(tally)?;
+        let load = cx.expert_load(tally, &routing)?;
         let mut told = vec![judged, load];
         if balance.z > 0.0 {
             told.push(cx.z_loss(scores)?);

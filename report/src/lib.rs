@@ -123,6 +123,7 @@ pub fn write_events(dir: &Path, start: f64) -> Result<PathBuf, ReportError> {
                 ("experts/aux_loss", s.routers[0]),
                 ("experts/load_min", s.routers[1]),
                 ("experts/load_max", s.routers[2]),
+                ("experts/drops", s.routers[3]),
                 ("speed/attention_over_mean", s.attention_over_mean),
             ];
             for (tag, value) in scalars {

@@ -265,6 +265,10 @@ fn plots(run: &Run) -> String {
             "1 where all have as many",
             load,
         );
+        if run.steps.iter().any(|s| s.routers[3] > Some(0.0)) {
+            let drops = vec![of("dropped", 3, 3)];
+            out += &one("drops", "Dropped choices", "part of all choices", drops);
+        }
     }
     if run.steps.iter().any(|s| s.attention_over_mean.is_some()) {
         let raw = points(run, |s| s.attention_over_mean);

@@ -61,6 +61,8 @@ pub struct Batch {
     /// The axes over whose ranks the tokens of hidden states between units are cut (sequence parallelism): the batch has whole rows on
     /// each, and of the hidden state of each row a rank has a piece.
     pub hidden_over: AxisSet,
+    /// Text that is continued: experts take every token that chooses them, whatever their capacity is in training.
+    pub continues: bool,
 }
 
 impl Batch {

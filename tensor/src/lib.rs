@@ -39,15 +39,17 @@ pub use groups::{Groups, NoGroups, Numbers, Rehearsed, read_numbers};
 pub use ops::activation::Activation;
 pub use ops::attention::{AttentionExtras, AttentionSpec};
 pub use ops::balance::Scope;
+pub use ops::capacity::{Capacity, Priority};
 pub use ops::distill::Distillation;
 pub use ops::dropout::{Lies, dropout_of};
 pub use ops::embedding::Lookup;
-pub use ops::experts::{Grouped, Routing};
 pub use ops::head_norm::head_norm_over;
 pub use ops::linear::{linear_scaled, linear_summand};
 pub use ops::norm::NormForm;
 pub use ops::norm_over::RmsNormOver;
 pub use ops::pointwise::Pointwise;
+pub use ops::routing::{Grouped, Routing};
+pub use ops::slots::Slots;
 pub use ops::spread::{Spread, planned_room};
 pub use ops::vocabulary::Vocabulary;
 pub use param::{

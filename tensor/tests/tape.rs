@@ -1,5 +1,6 @@
 //! Forward and backward of every op of the tape against central finite differences, alone and in the combinations blocks use.
 
+mod capacity;
 mod experts;
 mod lab;
 mod parts;

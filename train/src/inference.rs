@@ -92,7 +92,8 @@ impl Model {
         }
         let tokens: Vec<i32> = rows.iter().flatten().map(|id| *id as i32).collect();
         let (b, t) = (rows.len(), first.len());
-        let values = self.engine.logits(&tokens, b as u64, t as u64)?;
+        let heads = self.engine.logits_of(&tokens, &[], [b as u64, t as u64])?;
+        let values = heads.into_iter().next().unwrap_or_default();
         Ok(Logits {
             shape: [b, t, vocab as usize],
             values,

@@ -327,3 +327,20 @@ fn meshes_without_room_for_experts_are_refused_by_key() {
     let dense = s.job_of(config(dense, 1)).ranks(2).set("mesh.ep=2");
     dense.refused(&["mesh.ep", "no experts", "model.moe"]);
 }
+
+/// Memory is planned for as many times the balanced rows as the config says.
+#[test]
+fn room_for_rows_is_planned_by_its_key() {
+    let s = Scratch::new();
+    let job = || {
+        let job = s.job_of(config(qwen(), 2)).ranks(2);
+        job.set("mesh.ep=2")
+    };
+    for (room, planned) in [("1", 48), ("1.5", 72), ("9", 96)] {
+        let plan = job().set(&format!("mesh.ep_room={room}")).plan();
+        let of = &plan["rows_of_experts"];
+        let found = [&of["balanced"], &of["planned"], &of["most"]].map(|n| n.as_u64().unwrap());
+        assert_eq!(found, [48, planned, 96], "{of}");
+    }
+    job().set("mesh.ep_room=0.5").refused(&["mesh.ep_room"]);
+}

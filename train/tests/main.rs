@@ -4,6 +4,7 @@ mod bad_models;
 mod balance;
 mod best;
 mod canonical;
+mod capacity;
 mod checkpoints;
 mod common;
 mod companions;

@@ -54,24 +54,35 @@ impl Engine {
             .ok_or_else(|| Error::Invalid("the model returned no loss".into()))
     }
 
-    /// Logits `[batch, seq, vocab]` in f32, dropout off. Where other ranks compute them with it (pipeline stages, blocks that communicate) rank 0 asks for them while it leads ([`Engine::lead`]).
+    /// Logits `[batch, seq, vocab]` in f32 of text that is continued: dropout off, and no token is dropped by an expert. Where other ranks compute them with it (pipeline stages, blocks that communicate)
+    /// rank 0 asks for them while it leads ([`Engine::lead`]).
     pub fn logits(&mut self, tokens: &[i32], batch: u64, seq: u64) -> Result<Vec<f32>> {
-        let heads = self.logits_of(tokens, &[], [batch, seq])?;
+        let heads = self.heads(tokens, &[], ([batch, seq], true))?;
         Ok(heads.into_iter().next().unwrap_or_default())
     }
 
-    /// The same of rows with images; what each head gives.
+    /// The same of rows with images; what each head gives. Experts drop what they drop in training.
     pub fn logits_of(
         &mut self,
         tokens: &[i32],
         images: &[f32],
         shape: [u64; 2],
     ) -> Result<Vec<Vec<f32>>> {
+        self.heads(tokens, images, (shape, false))
+    }
+
+    fn heads(
+        &mut self,
+        tokens: &[i32],
+        images: &[f32],
+        (shape, continues): ([u64; 2], bool),
+    ) -> Result<Vec<Vec<f32>>> {
         if planner::forwards_together(&self.lowered.spec, &self.lowered.facts) {
-            return self.logits_together(tokens, images, shape);
+            return self.logits_together(tokens, images, (shape, continues));
         }
-        // Text that is continued has rows of any length, which every rank has as a whole.
-        let data = self.ids(tokens, None, images, (shape, Cuts::none()))?;
+        // Such rows have any length, and every rank has them as a whole.
+        let mut data = self.ids(tokens, None, images, (shape, Cuts::none()))?;
+        data.continues = continues;
         let heads = self.run_all(&data).map_err(|e| self.error("logits", e))?;
         let values = heads.iter().map(|t| self.host_values(t));
         values

@@ -70,6 +70,8 @@ pub struct ExpertFigures {
     pub load_max: f64,
     /// Entropy of the parts that experts have, over that of equal parts.
     pub load_entropy: f64,
+    /// The part of the tokens' choices that found no room at their experts; 0 where these take all.
+    pub drops: f64,
     /// The mean square of the log of the sum of exponentials of a token's scores, where that has a factor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub z_loss: Option<f64>,
@@ -207,11 +209,19 @@ impl Engine {
             skipped: judged.is_some_and(|j| j.skipped),
             skipped_steps: judged.map_or(0, |j| j.skipped_steps),
             experts: match given[..] {
-                [aux_loss, load_min, load_max, load_entropy, ref z @ ..] => Some(ExpertFigures {
+                [
                     aux_loss,
                     load_min,
                     load_max,
                     load_entropy,
+                    drops,
+                    ref z @ ..,
+                ] => Some(ExpertFigures {
+                    aux_loss,
+                    load_min,
+                    load_max,
+                    load_entropy,
+                    drops,
                     z_loss: z.first().copied(),
                 }),
                 _ => None,

@@ -19,20 +19,20 @@ impl Engine {
         &mut self,
         tokens: &[i32],
         images: &[f32],
-        [batch, seq]: [u64; 2],
+        (shape, continues): ([u64; 2], bool),
     ) -> Result<Vec<Vec<f32>>> {
         if !self.state.together().is_leading() {
             return Err(Error::Invalid(
                 "logits that several ranks compute: rank 0 asks for them between lead and done_reading, while the others serve".into(),
             ));
         }
-        if let Some(why) = unfit_rows(&self.blocks.units, tokens, images, [batch, seq]) {
+        if let Some(why) = unfit_rows(&self.blocks.units, tokens, images, shape) {
             return Err(Error::Invalid(why));
         }
         let asked = self.state.together();
-        let asked = asked.ask(&self.ways(), Request::Forward(batch, seq));
+        let asked = asked.ask(&self.ways(), Request::Forward { shape, continues });
         asked.map_err(|e| self.error("logits", e))?;
-        let made = self.forward_together(Some((tokens, images)), [batch, seq])?;
+        let made = self.forward_together(Some((tokens, images)), (shape, continues))?;
         Ok(made.unwrap_or_default())
     }
 
@@ -41,7 +41,7 @@ impl Engine {
     pub(super) fn forward_together(
         &mut self,
         given: Option<(&[i32], &[f32])>,
-        shape: [u64; 2],
+        (shape, continues): ([u64; 2], bool),
     ) -> Result<Option<Vec<Vec<f32>>>> {
         let [batch, seq] = shape;
         let words = crate::upload::images(&self.blocks.units).map_or(0, |i| i.words());
@@ -56,7 +56,8 @@ impl Engine {
         let images = to_all(images, batch * words)?.into_iter();
         let tokens: Vec<i32> = tokens.map(i32::from_le_bytes).collect();
         let images: Vec<f32> = images.map(f32::from_le_bytes).collect();
-        let data = self.ids(&tokens, None, &images, (shape, Cuts::none()))?;
+        let mut data = self.ids(&tokens, None, &images, (shape, Cuts::none()))?;
+        data.continues = continues;
         let made = self.run_together(&data);
         made.map_err(|e| self.error("a forward of several ranks", e))
     }

@@ -165,8 +165,8 @@ impl Engine {
                     .gather_unit(u)
                     .and_then(|()| self.release_unit(u))
                     .map_err(|e| self.error("serving reads", e))?,
-                Request::Forward(batch, seq) => {
-                    self.forward_together(None, [batch, seq])?;
+                Request::Forward { shape, continues } => {
+                    self.forward_together(None, (shape, continues))?;
                 }
             }
         }

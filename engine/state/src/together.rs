@@ -39,8 +39,13 @@ pub enum Request {
     Read(usize, usize, StateKind),
     /// The parameters of a unit are made whole, for a forward of rank 0 alone.
     Whole(usize),
-    /// A forward over all pipeline stages, of so many sequences of so many tokens.
-    Forward(u64, u64),
+    /// A forward over all pipeline stages.
+    Forward {
+        /// Sequences, and tokens of each.
+        shape: [u64; 2],
+        /// They are text that is continued.
+        continues: bool,
+    },
     /// Nothing more.
     Done,
 }
@@ -103,9 +108,12 @@ impl Together {
             Request::Whole(u) => {
                 self.announce(w, [u as i32, WHOLE])?;
             }
-            Request::Forward(batch, seq) => {
+            Request::Forward {
+                shape: [batch, seq],
+                continues,
+            } => {
                 self.announce(w, [FORWARD, batch as i32])?;
-                self.announce(w, [seq as i32, 0])?;
+                self.announce(w, [seq as i32, continues.into()])?;
             }
             Request::Done => {
                 self.announce(w, [DONE, 0])?;
@@ -121,8 +129,11 @@ impl Together {
     pub fn hear(&self, w: &Ways<'_>) -> Tensors<Request> {
         let [unit, word] = self.announce(w, [0, 0])?;
         if unit == FORWARD {
-            let [seq, _] = self.announce(w, [0, 0])?;
-            return Ok(Request::Forward(word as u64, seq as u64));
+            let [seq, continues] = self.announce(w, [0, 0])?;
+            return Ok(Request::Forward {
+                shape: [word as u64, seq as u64],
+                continues: continues != 0,
+            });
         }
         let wanted = word & ((1 << KIND_BITS) - 1);
         let kind = StateKind::ALL.into_iter().find(|k| *k as i32 == wanted);

@@ -334,7 +334,7 @@ impl Rehearsed<'_> {
             gradients,
             vocabulary: rank::vocabulary(&job.source, &job.units(&place)?, tp),
             rows: CutRows::of(job, &place)?,
-            rows_of_experts: RowsOfExperts::of(&facts, job.source.width()),
+            rows_of_experts: RowsOfExperts::of(&facts, job.source.spec.model()),
             offload,
             verdict: Verdict::on(known.device, &memory),
             memory,

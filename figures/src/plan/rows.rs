@@ -4,6 +4,7 @@
 use crate::job::Job;
 use crate::train_error::Result;
 use crossweave_mesh::{Axis, Place};
+use crossweave_nn::desc::Model;
 use crossweave_plan::Facts;
 use crossweave_tensor::{Layout, planned_room};
 use serde::Serialize;
@@ -33,15 +34,16 @@ pub struct RowsOfExperts {
 }
 
 impl RowsOfExperts {
-    /// By what the blocks of a rank exchange, of hidden states of a width; none where no number follows from data.
-    pub fn of(facts: &Facts, width: u64) -> Option<RowsOfExperts> {
+    /// By what the blocks of a rank exchange, for the experts of a model; none where no number follows from data.
+    pub fn of(facts: &Facts, model: &Model) -> Option<RowsOfExperts> {
         let said = facts.units.iter().flat_map(|u| &u.talk.forward);
         let moves = said.filter_map(|s| s.moves.as_ref());
+        let (width, times) = (model.width, model.routed().next()?.room);
         let rows = moves.filter(|m| m.most > 0).map(|m| {
             let [balanced, most] = [m.elements, m.most].map(|n| n / width.max(1));
             RowsOfExperts {
                 balanced,
-                planned: planned_room(balanced, most),
+                planned: planned_room(balanced, most, times),
                 most,
             }
         });

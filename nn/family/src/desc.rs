@@ -366,6 +366,28 @@ pub struct Experts {
     pub act: Act,
     /// The linear layer `[2, width of the residual stream]` that weighs experts and the layer's MLP, where that stays beside them.
     pub beside: Option<Linear>,
+    /// The room that each has for tokens; none: it takes all that choose it.
+    pub capacity: Option<Capacity>,
+    /// The memory that is planned for rows which come to those of a rank, over that of the rows that come where all get as many.
+    pub room: f64,
+}
+
+/// [`Experts::room`] where nothing else is asked for.
+pub const ROOM: f64 = 2.0;
+
+/// The room that experts have for the tokens that choose them: the choices beyond are dropped.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Capacity {
+    /// Room over what an expert would need if all had as many tokens.
+    pub factor: f64,
+    /// Room that an expert has at least, in tokens.
+    pub least: u64,
+    /// The tokens that share it.
+    pub over: Tokens,
+    /// The largest probabilities stay, and not the first tokens.
+    pub by_probability: bool,
+    /// The gates that a token keeps are divided by their sum.
+    pub renormalizes: bool,
 }
 
 impl Experts {
@@ -388,6 +410,8 @@ pub struct Balance {
     pub z: f64,
     /// The tokens over which it is a mean.
     pub over: Tokens,
+    /// Only the tokens whose labels count are in it.
+    pub counted: bool,
 }
 
 /// The tokens over which the balance of experts is looked at.

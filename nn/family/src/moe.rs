@@ -1,7 +1,7 @@
 //! Experts in the place of the MLPs of a model whose family has none: how many each layer has, and how its routers learn. A `config.json` has them
 //! under a key of its own, which `transformers` does not know.
 
-use crate::desc::{Balance, Experts, Linear, Model, Tokens, Up};
+use crate::desc::{Balance, Capacity, Experts, Linear, Model, ROOM, Tokens, Up};
 use crate::keys::{ConfigError, bad};
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub enum Counts {
     Each(String),
 }
 
-/// The tokens over which the balance of a layer's experts is looked at.
+/// The tokens over which the balance of a layer's experts is looked at, or which share the room that these have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -30,6 +30,42 @@ pub enum Scope {
     Sequence,
     /// Those of a micro-batch.
     MicroBatch,
+}
+
+impl Scope {
+    fn tokens(self) -> Tokens {
+        match self {
+            Scope::Sequence => Tokens::Sequence,
+            Scope::MicroBatch => Tokens::MicroBatch,
+        }
+    }
+}
+
+/// The tokens by which the balance of experts is judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Judged {
+    /// All.
+    #[default]
+    All,
+    /// Those whose labels count.
+    Counted,
+}
+
+/// The tokens that stay where an expert has no room for all that choose it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// Those of the largest probability.
+    #[default]
+    Probs,
+    /// The first.
+    Position,
+}
+
+/// Does a key of a saved model say what its absence does?
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Experts in the place of MLPs.
@@ -52,8 +88,26 @@ pub struct Moe {
     pub aux_loss_coef: f64,
     /// The tokens over which that loss is a mean.
     pub aux_loss_scope: Scope,
+    /// The tokens in that loss.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub aux_loss_tokens: Judged,
     /// Factor of the mean square of the log of the sum of exponentials of a token's scores.
     pub z_loss_coef: f64,
+    /// Room of an expert over what it would need if all had as many tokens; absent: it takes all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_factor: Option<f64>,
+    /// Room that it has at least, in tokens.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub min_capacity: u64,
+    /// The tokens that share it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub capacity_scope: Scope,
+    /// The tokens that stay.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub priority: Priority,
+    /// The gates that a token keeps are divided by their sum.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub renormalize: bool,
 }
 
 impl Moe {
@@ -86,12 +140,50 @@ impl Moe {
         }
     }
 
+    /// The room of each expert.
+    fn capacity(&self) -> Result<Option<Capacity>, ConfigError> {
+        let Some(factor) = self.capacity_factor else {
+            let others = [
+                ("moe.min_capacity", is_default(&self.min_capacity)),
+                ("moe.capacity_scope", is_default(&self.capacity_scope)),
+                ("moe.priority", is_default(&self.priority)),
+                ("moe.renormalize", !self.renormalize),
+            ];
+            return match others.into_iter().find(|(_, default)| !default) {
+                Some((key, _)) => bad(
+                    key,
+                    "without moe.capacity_factor an expert takes every token that chooses it",
+                ),
+                None => Ok(None),
+            };
+        };
+        if !factor.is_finite() || factor <= 0.0 {
+            return bad(
+                "moe.capacity_factor",
+                format!("{factor} is not a number above 0"),
+            );
+        }
+        if self.renormalize && !self.normalize {
+            return bad(
+                "moe.renormalize",
+                "gates that are not divided by their sum (moe.normalize) are not divided by that of those that stay",
+            );
+        }
+        Ok(Some(Capacity {
+            factor,
+            least: self.min_capacity,
+            over: self.capacity_scope.tokens(),
+            by_probability: self.priority == Priority::Probs,
+            renormalizes: self.renormalize,
+        }))
+    }
+
     /// Puts them into a model.
     ///
     /// # Errors
     /// Numbers that do not fit; a model whose layers cannot have experts.
     pub fn apply(&self, family: &str, m: &mut Model) -> Result<(), ConfigError> {
-        let counts = self.counts(m.stack.layers.len())?;
+        let (counts, capacity) = (self.counts(m.stack.layers.len())?, self.capacity()?);
         if m.decoder.is_some() || m.vision.is_some() || m.stack.embed.kinds.is_some() {
             let what =
                 format!("experts stand in decoders of text alone, and a {family} model is none");
@@ -142,15 +234,15 @@ impl Moe {
                     name: "moe.coefficient",
                     bias: true,
                 }),
+                capacity,
+                room: ROOM,
             });
         }
         m.balance = Some(Balance {
             coefficient: self.aux_loss_coef,
             z: self.z_loss_coef,
-            over: match self.aux_loss_scope {
-                Scope::Sequence => Tokens::Sequence,
-                Scope::MicroBatch => Tokens::MicroBatch,
-            },
+            over: self.aux_loss_scope.tokens(),
+            counted: self.aux_loss_tokens == Judged::Counted,
         });
         Ok(())
     }

@@ -264,6 +264,16 @@ impl ModelSpec {
         Ok(spec)
     }
 
+    /// Memory for so many times the rows that come to a rank's experts where all get as many ([`crate::desc::Experts::room`]).
+    pub fn with_room(&self, times: f64) -> ModelSpec {
+        let mut spec = self.clone();
+        let layers = spec.model.stack.layers.iter_mut();
+        layers
+            .filter_map(|l| l.experts.as_mut())
+            .for_each(|e| e.room = times);
+        spec
+    }
+
     /// Other starting deviations: `std`, and of what writes into the residual stream `std / sqrt(2 layers)` where `scaled`.
     pub fn with_init(&self, std: f64, scaled: bool) -> ModelSpec {
         let mut spec = self.clone();

@@ -6,10 +6,11 @@
 //! a mean over scopes: 1 where experts have equally many.
 
 use super::OpNode;
-use super::experts::{Routing, binary, count, map, none, sum, whole};
+use super::launch::{binary, count, map, none, sum, whole};
+use super::routing::Routing;
 use crate::error::{Result, shape_error};
 use crate::tape::{Back, Origin, Var};
-use crate::{Cx, Tensor};
+use crate::{Cx, Run, Tensor};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
 use crossweave_mesh::{Axis, AxisSet};
@@ -31,8 +32,8 @@ pub(crate) struct Node {
 }
 
 enum Kind {
-    /// Probabilities, of so many tokens a scope here, and on all ranks.
-    Tally([u64; 2]),
+    /// Probabilities, of so many tokens a scope here, and on all ranks; or of those that count.
+    Tally([u64; 2], Option<Counted>),
     /// A tally, with the factor of its sum.
     Loss(f64),
     /// Scores, with the log of the sum of exponentials of each token, and how many tokens all ranks have.
@@ -58,6 +59,53 @@ fn of_all(cx: &Cx<'_>, n: u64) -> u64 {
     batch.whole(groups, n * batch.hidden_piece(groups)[1])
 }
 
+/// Tokens whose labels count.
+struct Counted {
+    /// 1 for each that does, and 0 for the others, f32 `[n]`.
+    which: Tensor,
+    /// Their number in each scope, at least 1, f32 `[G]`.
+    many: Tensor,
+}
+
+impl Counted {
+    /// Those of labels, of which one below 0 does not count, in scopes of `each`.
+    fn of(run: &Run<'_>, labels: &Tensor, each: u64) -> Result<Counted> {
+        let n = labels.numel();
+        let [given, which] = [run.empty([n], DType::F32)?, run.empty([n], DType::F32)?];
+        let o = [Some(&given), Some(&labels.view([n]))];
+        run.launch(op::CAST, &o, none().as_bytes(), &[])?;
+        map(run, &which, &[&given], |x| {
+            (x[0] + 1.0).max(x[0].lit(0.0)).min(x[0].lit(1.0))
+        })?;
+        let scopes = n / each;
+        let [all, many] = [
+            run.empty([scopes, 1], DType::F32)?,
+            run.empty([scopes], DType::F32)?,
+        ];
+        sum(run, &all, &which.view([scopes, each]), 1)?;
+        map(run, &many, &[&all.view([scopes])], |x| {
+            x[0].max(x[0].lit(1.0))
+        })?;
+        Ok(Counted { which, many })
+    }
+
+    /// Cells of choices `[n k]` in a table of `size`, none of tokens that do not count.
+    fn cells(&self, run: &Run<'_>, cells: &Tensor, size: u64) -> Result<Tensor> {
+        let n = self.which.numel();
+        let k = cells.numel() / n;
+        let lost = run.empty([n], DType::I32)?;
+        let o = [Some(&lost), Some(&self.which)];
+        run.launch(op::CAST, &o, none().as_bytes(), &[])?;
+        let [one, size] = [whole(run, 1, n)?, whole(run, size, n)?];
+        binary(run, op::binary::SUB, [&lost, &lost, &one])?;
+        binary(run, op::binary::MUL, [&lost, &lost, &size])?;
+        let y = run.empty([n, k], DType::I32)?;
+        let lost = lost.strided([n, k], &[1, 0], 0);
+        binary(run, op::binary::ADD, [&y, &cells.view([n, k]), &lost])?;
+        Ok(y.view([n * k]))
+    }
+}
+
 fn noted(cx: &mut Cx<'_>, x: Var, y: Tensor, kind: Kind) -> Var {
     let saves = matches!(kind, Kind::Loss(_) | Kind::Z(..));
     let node = cx.next_node();
@@ -81,8 +129,13 @@ fn noted(cx: &mut Cx<'_>, x: Var, y: Tensor, kind: Kind) -> Var {
 }
 
 impl Cx<'_> {
-    /// The tally of the choices made by `probabilities [B, T, E]`.
-    pub fn tally(&mut self, probabilities: Var, routing: &Routing, scope: Scope) -> Result<Var> {
+    /// The tally of the choices made by `probabilities [B, T, E]`: of all tokens, or of those whose labels count, where there are labels.
+    pub fn tally(
+        &mut self,
+        probabilities: Var,
+        routing: &Routing,
+        (scope, counted): (Scope, bool),
+    ) -> Result<Var> {
         let (pv, run) = (self.val(probabilities)?, self.env.run);
         let [n, k, e] = routing.sizes;
         let &[b, _, last] = pv.shape().dims() else {
@@ -111,6 +164,16 @@ impl Cx<'_> {
                 at
             }
         };
+        let labels = self.env.batch.targets.as_ref().filter(|_| counted);
+        let counted = match labels {
+            Some(t) if t.numel() == n => Some(Counted::of(run, t, each)?),
+            Some(t) => return shape_error(format!("tally: labels {t:?} of {n} tokens")),
+            None => None,
+        };
+        let cells = match &counted {
+            Some(c) => c.cells(run, &cells, scopes * e)?,
+            None => cells,
+        };
         let o = [Some(&counts), Some(&cells)];
         run.launch(op::HISTOGRAM, &o, none().as_bytes(), &[])?;
         let y = run.empty([2, scopes, e], DType::F32)?;
@@ -118,11 +181,28 @@ impl Cx<'_> {
         let o = [Some(&parts), Some(&counts)];
         run.launch(op::CAST, &o, none().as_bytes(), &[])?;
         let to = means.view([scopes, 1, e]);
-        sum(run, &to, &pv.view([scopes, each, e]), 1)?;
+        let mut weighed = pv.view([n, e]);
+        if let Some(c) = &counted {
+            weighed = run.empty([n, e], DType::F32)?;
+            let which = c.which.strided([n, e], &[1, 0], 0);
+            map(run, &weighed, &[&pv.view([n, e]), &which], |x| x[0] * x[1])?;
+            let many = c.many.strided([scopes, e], &[1, 0], 0);
+            let parts = parts.view([scopes, e]);
+            binary(run, op::binary::DIV, [&parts, &parts, &many])?;
+        }
+        sum(run, &to, &weighed.view([scopes, each, e]), 1)?;
+        if let Some(c) = &counted {
+            let many = c.many.strided([scopes, e], &[1, 0], 0);
+            let means = means.view([scopes, e]);
+            binary(run, op::binary::DIV, [&means, &means, &many])?;
+        }
         for axis in token_axes(self).iter() {
             self.env.groups.all_reduce(run, COUNTS, axis, &parts)?;
         }
-        let all = of_all(self, each);
+        let all = match counted {
+            Some(_) => 1,
+            None => of_all(self, each),
+        };
         let p = none();
         for (t, of) in [(&parts, all * k), (&means, all)] {
             let d = op::ScaleDyn {
@@ -136,7 +216,8 @@ impl Cx<'_> {
                 d.as_bytes(),
             )?;
         }
-        Ok(noted(self, probabilities, y, Kind::Tally([each, all])))
+        let kind = Kind::Tally([each, all], counted);
+        Ok(noted(self, probabilities, y, kind))
     }
 
     /// `factor E sum f P` of a tally, a mean over its scopes, `[1]`.
@@ -174,10 +255,10 @@ impl Cx<'_> {
         Ok(noted(self, scores, y, Kind::Z(lse, all)))
     }
 
-    /// Figures of a tally without a gradient, `[3]`: the tokens of the expert with the fewest and of that with the most, over those that each
-    /// would have if all had as many, and the entropy of the parts of all over that of equal parts. Where rows are cut over ranks each gives an equal share of
-    /// these figures.
-    pub fn expert_load(&mut self, tally: Var) -> Result<Var> {
+    /// Figures of a tally without a gradient, `[4]`: the tokens of the expert with the fewest and of that with the most, over those that each
+    /// would have if all had as many; the entropy of the parts of all over that of equal parts; the part of choices that were dropped. Where rows are cut
+    /// over ranks each gives an equal share of these figures.
+    pub fn expert_load(&mut self, tally: Var, routing: &Routing) -> Result<Var> {
         let (t, run) = (self.val(tally)?, self.env.run);
         let &[2, scopes, e] = t.shape().dims() else {
             return shape_error(format!("expert_load: tally {t:?}"));
@@ -186,7 +267,7 @@ impl Cx<'_> {
         sum(run, &parts, &halves(t)[0].view([scopes, e]), 0)?;
         super::xent::scale(run, &parts, 1.0 / scopes as f64)?;
         let parts = parts.view([e]);
-        let y = run.empty([3], DType::F32)?;
+        let y = run.empty([4], DType::F32)?;
         let reduce = |kind, to: u64, x: &Tensor| {
             let p = op::ReduceParams {
                 kind,
@@ -211,6 +292,7 @@ impl Cx<'_> {
         reduce(op::reduce::MIN, 0, &relative)?;
         reduce(op::reduce::MAX, 1, &relative)?;
         reduce(op::reduce::SUM, 2, &terms)?;
+        routing.dropped(run, &y.narrow(0, 3, 1))?;
         Ok(noted(self, tally, y, Kind::Load))
     }
 }
@@ -230,16 +312,25 @@ impl Node {
         let (shape, dtype) = b.meta(self.x);
         match &self.kind {
             Kind::Load => Ok(()),
-            Kind::Tally([each, all]) => {
+            Kind::Tally([each, all], counted) => {
                 let &[2, scopes, e] = dy.shape().dims() else {
                     return shape_error(format!("tally: gradient {dy:?}"));
                 };
                 let dx = run.empty(shape, dtype)?;
                 let of_means = dy.strided([scopes, *each, e], &[e as i64, 0, 1], scopes * e);
-                let part = 1.0 / *all as f32;
-                map(run, &dx.view([scopes, *each, e]), &[&of_means], |x| {
-                    x[0] * part
-                })?;
+                let (part, to) = (1.0 / *all as f32, dx.view([scopes, *each, e]));
+                match counted {
+                    None => map(run, &to, &[&of_means], |x| x[0] * part)?,
+                    Some(c) => {
+                        let which = c
+                            .which
+                            .strided([scopes, *each, e], &[*each as i64, 1, 0], 0);
+                        let many = c.many.strided([scopes, *each, e], &[1, 0, 0], 0);
+                        map(run, &to, &[&of_means, &which, &many], |x| {
+                            x[0] * x[1] / x[2]
+                        })?;
+                    }
+                }
                 b.give(self.x, dx)
             }
             Kind::Loss(factor) => {

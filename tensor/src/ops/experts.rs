@@ -3,8 +3,11 @@
 //!
 //! A batch of `n` tokens always has `n k` rows: what follows from the data is where groups of them end, and that stays on the device. The host
 //! reads nothing, and a backward, or a forward that runs again, uses tensors of the same shapes. What is said of the balance of experts is in
-//! [`super::balance`].
+//! [`super::balance`], and which choices are dropped where experts have capacities in [`super::capacity`].
 
+use super::capacity::Capacity;
+use super::launch::{binary, gather, map, none, sum};
+use super::routing::{Grouped, Routing};
 use super::{OpNode, add};
 use crate::block::Function;
 use crate::env::Env;
@@ -14,37 +17,6 @@ use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Run, Tensor};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
-use crossweave_program::Prog;
-
-/// The experts of the tokens of a micro-batch, all i32: choice `t k + j` is the `j`-th expert of token `t`.
-#[derive(Clone)]
-pub struct Routing {
-    /// The expert of each choice, `[n k]`.
-    pub(super) experts: Tensor,
-    /// The choice at each place, where choices are in the order of their experts, `[n k]`.
-    order: Tensor,
-    /// The place of each choice, `[n k]`.
-    place: Tensor,
-    /// The token at each place, `[n k]`.
-    token: Tensor,
-    /// The place behind the last of each expert, `[E]`.
-    ends: Tensor,
-    /// The choices of each expert, `[E]`.
-    counts: Tensor,
-    /// Tokens, choices of each, and experts.
-    pub(super) sizes: [u64; 3],
-}
-
-/// Rows in the order of their experts, and where those of each end.
-#[derive(Clone)]
-pub struct Grouped {
-    /// The place behind the last row of each expert, i32 `[E]`.
-    pub(super) ends: Tensor,
-    /// Rows that there is room for: behind the last group there may be some that are nothing.
-    pub(super) rows: u64,
-    /// Experts.
-    pub(super) experts: u64,
-}
 
 pub(crate) struct Node {
     pub ins: Vec<Var>,
@@ -57,52 +29,18 @@ enum Kind {
     Scores(Param),
     /// Scores: a softmax.
     Softmax,
-    /// Probabilities: those of the experts that are chosen, which add up to 1 where `whole` says so.
-    Gates { routing: Routing, whole: bool },
+    /// Probabilities: those of the experts that are chosen, which add up to 1 where `whole` says so, or those of them that were `kept`.
+    Gates {
+        routing: Routing,
+        whole: bool,
+        kept: bool,
+    },
     /// `x`: its rows in the order of experts.
     Dispatch(Routing),
     /// Rows in that order: the product of each with the weight of its expert.
     Product(Param, Grouped),
     /// Rows in that order and gates: the sum of each token's.
     Combine(Routing),
-}
-
-pub(super) fn none() -> op::NoParams {
-    op::NoParams::default()
-}
-
-/// An op of `dst, a, b` by its kind.
-pub(super) fn binary(run: &Run<'_>, kind: u32, o: [&Tensor; 3]) -> Result<()> {
-    let p = op::KindParams {
-        kind,
-        ..Default::default()
-    };
-    run.launch(op::BINARY, &o.map(Some), p.as_bytes(), &[])
-}
-
-/// The numbers 0 to `n - 1`.
-pub(super) fn count(run: &Run<'_>, n: u64) -> Result<Tensor> {
-    let t = run.empty([n], DType::I32)?;
-    let p = op::IotaParams {
-        step: 1.0,
-        ..Default::default()
-    };
-    run.launch(op::IOTA, &[Some(&t)], p.as_bytes(), &[])?;
-    Ok(t)
-}
-
-/// One whole number, as `n` elements.
-pub(super) fn whole(run: &Run<'_>, value: u64, n: u64) -> Result<Tensor> {
-    let t = run.empty([1], DType::I32)?;
-    run.stream().fill(t.region(), value, 4)?;
-    Ok(t.broadcast_scalar(n))
-}
-
-/// Rows of a table by their numbers.
-pub(super) fn gather(run: &Run<'_>, to: &Tensor, table: &Tensor, index: &Tensor) -> Result<()> {
-    let p = op::IndexParams::default();
-    let o = [Some(to), Some(table), Some(index)];
-    run.launch(op::GATHER_ROWS, &o, p.as_bytes(), &[])
 }
 
 /// The values in another type.
@@ -115,31 +53,6 @@ fn cast(run: &Run<'_>, x: &Tensor, to: DType) -> Result<Tensor> {
     Ok(y)
 }
 
-/// Adds up the elements of dim `axis` into a dim of one.
-pub(super) fn sum(run: &Run<'_>, to: &Tensor, x: &Tensor, axis: usize) -> Result<()> {
-    let p = op::ReduceParams {
-        kind: op::reduce::SUM,
-        axes: 1 << axis,
-        ..Default::default()
-    };
-    run.launch(op::REDUCE, &[Some(to), Some(x)], p.as_bytes(), &[])
-}
-
-/// `outs[0] = f(ins)`, elementwise in f32.
-pub(super) fn map<F>(run: &Run<'_>, out: &Tensor, ins: &[&Tensor], f: F) -> Result<()>
-where
-    F: for<'p> FnOnce(&[crossweave_program::Ex<'p>]) -> crossweave_program::Ex<'p>,
-{
-    let prog = Prog::new(1 + ins.len() as u32);
-    let given: Vec<_> = (1..=ins.len() as u32).map(|i| prog.operand(i)).collect();
-    let params = prog.finish(&[f(&given)]);
-    let all: Vec<Option<&Tensor>> = std::iter::once(out)
-        .chain(ins.iter().copied())
-        .map(Some)
-        .collect();
-    run.launch(op::ELEMENTWISE_PROGRAM, &all, params.as_bytes(), &[])
-}
-
 fn matmul(run: &Run<'_>, o: [&Tensor; 3], add: bool) -> Result<()> {
     let p = op::MatmulParams {
         flags: if add { op::FLAG_ACCUM } else { 0 },
@@ -147,75 +60,6 @@ fn matmul(run: &Run<'_>, o: [&Tensor; 3], add: bool) -> Result<()> {
     };
     let [c, a, b] = o.map(Some);
     run.launch(op::MATMUL, &[c, a, b, None], p.as_bytes(), &[])
-}
-
-impl Routing {
-    /// The order of choices by their experts, of which the first of a token stands before its second within one expert.
-    fn of(run: &Run<'_>, experts: Tensor, sizes: [u64; 3]) -> Result<Routing> {
-        let [n, k, e] = sizes;
-        let rows = n * k;
-        let numbers = count(run, rows)?;
-        let sort = |keys: &Tensor| -> Result<Tensor> {
-            let [sorted, order] = [
-                run.empty([rows], DType::I32)?,
-                run.empty([rows], DType::I32)?,
-            ];
-            let o = [&sorted, &order, keys, &numbers].map(Some);
-            run.launch(op::SORT_PAIRS, &o, op::DimParams::default().as_bytes(), &[])?;
-            Ok(order)
-        };
-        let order = sort(&experts)?;
-        let place = sort(&order)?;
-        let token = run.empty([rows], DType::I32)?;
-        binary(
-            run,
-            op::binary::DIV,
-            [&token, &order, &whole(run, k, rows)?],
-        )?;
-        let [counts, ends] = [run.empty([e], DType::I32)?, run.empty([e], DType::I32)?];
-        let o = [Some(&counts), Some(&experts)];
-        run.launch(op::HISTOGRAM, &o, none().as_bytes(), &[])?;
-        let o = [Some(&ends), Some(&counts)];
-        run.launch(op::CUMSUM, &o, op::DimParams::default().as_bytes(), &[])?;
-        Ok(Routing {
-            experts,
-            order,
-            place,
-            token,
-            ends,
-            counts,
-            sizes,
-        })
-    }
-
-    /// Rows in the order of experts.
-    pub(super) fn rows(&self) -> u64 {
-        self.sizes[0] * self.sizes[1]
-    }
-
-    /// The choices of each expert, i32 `[E]`.
-    pub(super) fn counts(&self) -> &Tensor {
-        &self.counts
-    }
-
-    /// The rows of this rank's tokens by their experts.
-    pub fn grouped(&self) -> Grouped {
-        Grouped {
-            ends: self.ends.clone(),
-            rows: self.rows(),
-            experts: self.sizes[2],
-        }
-    }
-
-    /// The places of choices in a table `[n, E]`.
-    fn cells(&self, run: &Run<'_>) -> Result<Tensor> {
-        let ([_, k, e], rows) = (self.sizes, self.rows());
-        let at = count(run, rows)?;
-        binary(run, op::binary::DIV, [&at, &at, &whole(run, k, rows)?])?;
-        binary(run, op::binary::MUL, [&at, &at, &whole(run, e, rows)?])?;
-        binary(run, op::binary::ADD, [&at, &at, &self.experts])?;
-        Ok(at)
-    }
 }
 
 /// Records a node.
@@ -271,38 +115,29 @@ impl Cx<'_> {
         k: u64,
         whole: bool,
     ) -> Result<(Var, Routing)> {
-        let (pv, run) = (self.val(probabilities)?.rows(), self.env.run);
-        let &[n, e] = pv.shape().dims() else {
-            return shape_error(format!("choose_experts: probabilities {pv:?}"));
-        };
-        if k == 0 || k > e || n * e > i32::MAX as u64 {
-            return shape_error(format!("choose_experts: {k} of {e} experts for {n} tokens"));
-        }
-        let values = run.empty([n, k], DType::F32)?;
-        let experts = run.empty([n, k], DType::I32)?;
-        let o = [&values, &experts, &pv].map(Some);
-        run.launch(op::TOPK, &o, op::DimParams::default().as_bytes(), &[])?;
-        if whole {
-            let total = run.empty([n, 1], DType::F32)?;
-            sum(run, &total, &values, 1)?;
-            let total = total.strided([n, k], &[1, 0], 0);
-            binary(run, op::binary::DIV, [&values, &values, &total])?;
-        }
-        let routing = Routing::of(run, experts.view([n * k]), [n, k, e])?;
-        let kind = Kind::Gates {
-            routing: routing.clone(),
-            whole,
-        };
-        let out = noted(self, vec![probabilities], values, kind);
-        self.typed(out, |c| {
-            c.same("choose_experts", &[c.vals[probabilities.0 as usize]], false)
-        });
-        // Its own backward reads the gates.
-        self.save(out);
-        Ok((out, routing))
+        chosen(self, probabilities, (k, whole), None)
     }
 
-    /// Rows of `x [.., d]` in the order of their experts: `[n k, d]`.
+    /// The same within a capacity: of these choices those have places that find a slot.
+    ///
+    /// # Errors
+    /// As of that; rows that are cut over ranks; more slots than an i32 counts.
+    pub fn choose_within(
+        &mut self,
+        probabilities: Var,
+        (k, whole): (u64, bool),
+        room: &Capacity,
+    ) -> Result<(Var, Routing)> {
+        let cut = self.env.batch.cut_over.union(self.env.batch.hidden_over);
+        if let Some(axis) = cut.iter().next() {
+            return shape_error(format!(
+                "choose_experts: who stays within a capacity is decided by whole rows, and {axis} cuts them"
+            ));
+        }
+        chosen(self, probabilities, (k, whole), Some(room))
+    }
+
+    /// Rows of `x [.., d]` in the order of their experts: `[n k, d]`, or in slots `[slots, d]`.
     pub fn dispatch(&mut self, x: Var, routing: &Routing) -> Result<Var> {
         let xv = self.val(x)?.clone();
         if xv.shape().rows() != routing.sizes[0] {
@@ -344,17 +179,17 @@ impl Cx<'_> {
         self.apply(Weighed, &[a, b, parts])
     }
 
-    /// The sum of what a token's experts have made of it, `y [n k, d]` in the order of experts, weighed by `gates [n, k]`: in f32 in the order in
+    /// The sum of what a token's experts have made of it, `y [rows, d]` in the order of experts, weighed by `gates [n, k]`: in f32 in the order in
     /// which they were chosen, in the shape of `like`.
     pub fn combine(&mut self, y: Var, gates: Var, routing: &Routing, like: Var) -> Result<Var> {
         let (yv, gv, shape) = (self.val(y)?, self.val(gates)?, *self.val(like)?.shape());
         let run = self.env.run;
         let ([n, k, _], d) = (routing.sizes, yv.shape().last());
-        if yv.shape().rows() != n * k || gv.numel() != n * k || shape.numel() != n * d {
+        if yv.shape().rows() != routing.rows() || gv.numel() != n * k || shape.numel() != n * d {
             return shape_error(format!("combine: rows {yv:?}, gates {gv:?} for {n} tokens"));
         }
         let made = run.empty([n * k, d], yv.dtype())?;
-        gather(run, &made, yv, &routing.place)?;
+        gather(run, &made, yv, routing.place())?;
         let gate = |j: u64| gv.strided([n, d], &[k as i64, 0], j);
         let row = |j: u64| made.strided([n, d], &[(k * d) as i64, 1], j * d);
         let out = run.empty(shape, yv.dtype())?;
@@ -449,12 +284,68 @@ fn part(x: &Tensor, parts: &Tensor, i: u64) -> Tensor {
     parts.strided([x.shape().rows(), x.shape().last()], &[2, 0], i)
 }
 
+/// [`Cx::choose_experts`], within a capacity where there is one.
+fn chosen(
+    cx: &mut Cx<'_>,
+    probabilities: Var,
+    (k, whole): (u64, bool),
+    room: Option<&Capacity>,
+) -> Result<(Var, Routing)> {
+    let (pv, run) = (cx.val(probabilities)?, cx.env.run);
+    let (groups, pv) = (room.map_or(1, |r| r.groups(pv)), pv.rows());
+    let &[n, e] = pv.shape().dims() else {
+        return shape_error(format!("choose_experts: probabilities {pv:?}"));
+    };
+    if k == 0 || k > e || n == 0 || n * e > i32::MAX as u64 {
+        return shape_error(format!("choose_experts: {k} of {e} experts for {n} tokens"));
+    }
+    let mut values = run.empty([n, k], DType::F32)?;
+    let experts = run.empty([n, k], DType::I32)?;
+    let o = [&values, &experts, &pv].map(Some);
+    run.launch(op::TOPK, &o, op::DimParams::default().as_bytes(), &[])?;
+    let (experts, sizes) = (experts.view([n * k]), [n, k, e]);
+    let routing = match room {
+        None => Routing::of(run, experts, sizes)?,
+        Some(room) => room.routing(run, [&experts, &values.view([n * k])], groups, sizes)?,
+    };
+    let kept = room.is_some_and(|r| r.renormalizes);
+    if kept {
+        values = routing.kept(run, &values)?;
+    }
+    if whole || kept {
+        let mut total = run.empty([n, 1], DType::F32)?;
+        sum(run, &total, &values, 1)?;
+        if kept {
+            // A token of which nothing was kept has gates of 0.
+            let some = run.empty([n, 1], DType::F32)?;
+            map(run, &some, &[&total], |x| {
+                x[0].max(x[0].lit(f32::MIN_POSITIVE))
+            })?;
+            total = some;
+        }
+        let total = total.strided([n, k], &[1, 0], 0);
+        binary(run, op::binary::DIV, [&values, &values, &total])?;
+    }
+    let kind = Kind::Gates {
+        routing: routing.clone(),
+        whole: whole || kept,
+        kept,
+    };
+    let out = noted(cx, vec![probabilities], values, kind);
+    cx.typed(out, |c| {
+        c.same("choose_experts", &[c.vals[probabilities.0 as usize]], false)
+    });
+    // Its own backward reads the gates.
+    cx.save(out);
+    Ok((out, routing))
+}
+
 /// Rows of tokens in the order of experts.
 fn dispatched(env: &Env<'_>, x: &Tensor, routing: &Routing) -> Result<Tensor> {
     let y = env
         .run
         .empty([routing.rows(), x.shape().last()], x.dtype())?;
-    gather(env.run, &y, &x.rows(), &routing.token)?;
+    gather(env.run, &y, &x.rows(), routing.token())?;
     Ok(y)
 }
 
@@ -487,16 +378,21 @@ impl Node {
                 run.launch(op::SOFTMAX_BWD, &o, none().as_bytes(), &[])?;
                 b.give(x, dx)
             }
-            Kind::Gates { routing, whole } => {
+            Kind::Gates {
+                routing,
+                whole,
+                kept,
+            } => {
                 let gates = b.val(self.out, nodes)?;
                 let probabilities = b.val(x, nodes)?;
-                let dp = gates_backward(env, (&probabilities, &gates), (routing, *whole), &dy)?;
+                let values = (&probabilities, &gates);
+                let dp = gates_backward(env, values, (routing, [*whole, *kept]), &dy)?;
                 b.give(x, dp)
             }
             Kind::Dispatch(routing) => {
                 let (shape, dtype) = b.meta(x);
                 let sums = run.zeros(shape, DType::F32)?;
-                let o = [Some(&sums.rows()), Some(&dy), Some(&routing.token)];
+                let o = [Some(&sums.rows()), Some(&dy), Some(routing.token())];
                 let p = op::IndexParams::default();
                 run.launch(op::SCATTER_ADD_ROWS, &o, p.as_bytes(), &[])?;
                 b.give(x, cast(run, &sums, dtype)?)
@@ -566,14 +462,14 @@ fn scores_backward(env: &Env<'_>, x: &Tensor, w: Param, dy: &Tensor) -> Result<T
 fn gates_backward(
     env: &Env<'_>,
     (probabilities, gates): (&Tensor, &Tensor),
-    (routing, whole): (&Routing, bool),
+    (routing, [whole, kept]): (&Routing, [bool; 2]),
     dy: &Tensor,
 ) -> Result<Tensor> {
     let (run, [n, k, e]) = (env.run, routing.sizes);
-    let cells = routing.cells(run)?;
+    let cells = routing.cells(run, kept)?;
     let mut chosen = dy.clone();
     if whole {
-        // dp_j = (dg_j - sum_i dg_i g_i) / sum p.
+        // dp_j = (dg_j - sum_i dg_i g_i) / sum p, of what was kept: from choices that have no cell nothing comes.
         let picked = run.empty([n * k, 1], DType::F32)?;
         gather(run, &picked, &probabilities.view([n * e, 1]), &cells)?;
         let total = run.empty([n, 1], DType::F32)?;
@@ -616,7 +512,7 @@ fn combine_backward(
         }
     };
     let made = run.empty([n * k, d], y.dtype())?;
-    gather(run, &made, y, &routing.place)?;
+    gather(run, &made, y, routing.place())?;
     let products = run.empty([n, k, d], DType::F32)?;
     let each = dout.strided([n, k, d], &[d as i64, 0, 1], 0);
     map(run, &products, &[&each, &made.view([n, k, d])], |x| {
@@ -625,15 +521,16 @@ fn combine_backward(
     let dgates = run.empty([n, k, 1], DType::F32)?;
     sum(run, &dgates, &products, 2)?;
     drop((products, made));
-    let gate = run.empty([n * k, 1], DType::F32)?;
-    gather(run, &gate, &gates.view([n * k, 1]), &routing.order)?;
-    let rows = run.empty([n * k, d], dout.dtype())?;
-    gather(run, &rows, &dout, &routing.token)?;
-    let dy = run.empty([n * k, d], y.dtype())?;
+    let places = routing.rows();
+    let gate = run.empty([places, 1], DType::F32)?;
+    gather(run, &gate, &gates.view([n * k, 1]), routing.order())?;
+    let rows = run.empty([places, d], dout.dtype())?;
+    gather(run, &rows, &dout, routing.token())?;
+    let dy = run.empty([places, d], y.dtype())?;
     map(
         run,
         &dy,
-        &[&rows, &gate.strided([n * k, d], &[1, 0], 0)],
+        &[&rows, &gate.strided([places, d], &[1, 0], 0)],
         |x| x[0] * x[1],
     )?;
     Ok([dy, dgates.view([n, k])])

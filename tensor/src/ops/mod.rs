@@ -4,6 +4,7 @@ pub mod activation;
 pub mod add;
 pub mod attention;
 pub mod balance;
+pub mod capacity;
 pub mod comm;
 pub mod custom;
 pub mod distance_bias;
@@ -13,6 +14,7 @@ pub mod embedding;
 pub mod experts;
 pub mod head_norm;
 pub mod images;
+mod launch;
 pub mod linear;
 pub mod norm;
 pub mod norm_over;
@@ -24,6 +26,8 @@ pub mod repeat;
 pub mod ring;
 mod ring_parts;
 pub mod rope;
+pub mod routing;
+pub mod slots;
 pub mod split;
 pub mod spread;
 pub mod vocabulary;
@@ -60,6 +64,7 @@ pub(crate) enum OpNode {
     Transition(comm::Node),
     Experts(Box<experts::Node>),
     Spread(Box<spread::Node>),
+    Slots(Box<slots::Node>),
     Balance(balance::Node),
     Custom(custom::Node),
 }
@@ -91,6 +96,7 @@ impl OpNode {
             OpNode::Transition(n) => n.backward(b, nodes),
             OpNode::Experts(n) => n.backward(b, nodes),
             OpNode::Spread(n) => n.backward(b),
+            OpNode::Slots(n) => n.backward(b),
             OpNode::Balance(n) => n.backward(b, nodes),
             OpNode::Custom(n) => n.backward(b, nodes),
         }
@@ -129,6 +135,7 @@ impl OpNode {
             OpNode::Transition(n) => vec![n.x],
             OpNode::Experts(n) => n.ins.clone(),
             OpNode::Spread(n) => vec![n.x],
+            OpNode::Slots(n) => vec![n.x],
             OpNode::Balance(n) => vec![n.x],
             OpNode::Custom(n) => n.ins.clone(),
         }
@@ -160,6 +167,7 @@ impl OpNode {
             OpNode::Transition(n) => Some(n.out),
             OpNode::Experts(n) => Some(n.out),
             OpNode::Spread(n) => Some(n.out),
+            OpNode::Slots(n) => Some(n.out),
             OpNode::Balance(n) => Some(n.out),
             OpNode::Custom(n) => Some(n.out),
         }]

@@ -13,7 +13,8 @@
 
 use super::OpNode;
 use super::add;
-use super::experts::{Grouped, Routing, gather, sum};
+use super::launch::{gather, sum};
+use super::routing::{Grouped, Routing};
 use crate::env::Env;
 use crate::error::{Error, Result, shape_error};
 use crate::exchange::{Exchange, Link};
@@ -25,14 +26,13 @@ use crossweave_hal::{Code, Counts, DType};
 use crossweave_mesh::{Axis, AxisSet};
 use std::sync::Arc;
 
-/// Balanced numbers of rows for which a plan has room.
-const ROOM: u64 = 2;
 /// Classes of room within a balanced number.
 const CLASSES: u64 = 4;
 
-/// The room that a plan has for what comes, given how much that is where all ranks have as much, and the most that can be: a run takes what comes.
-pub fn planned_room(balanced: u64, most: u64) -> u64 {
-    (ROOM * balanced).min(most)
+/// The room that a plan has for what comes, given how much that is where all ranks have as much, the most that can be, and for how many times the
+/// first there is to be room: a run takes what comes.
+pub fn planned_room(balanced: u64, most: u64, times: f64) -> u64 {
+    ((balanced as f64 * times).ceil() as u64).min(most)
 }
 
 /// The ways of one micro-batch's rows in one layer.
@@ -181,21 +181,22 @@ fn upload(run: &Run<'_>, all: &[Vec<i32>]) -> Result<Vec<Tensor>> {
 }
 
 /// Room for rows that came, of which there are `balanced` where all ranks have as many.
-fn room(came: u64, [balanced, most]: [u64; 2], planned: bool) -> u64 {
+fn room(came: u64, [balanced, most]: [u64; 2], planned: Option<f64>) -> u64 {
     let class = balanced.div_ceil(CLASSES).max(1);
     let room = match planned {
-        true => planned_room(balanced, most),
-        false => came.next_multiple_of(class).min(most.max(came)),
+        Some(times) => planned_room(balanced, most, times).max(came),
+        None => came.next_multiple_of(class).min(most.max(came)),
     };
     room.max(1)
 }
 
 impl Spread {
-    /// The ways of the rows of `routing` to the ranks that have their experts, each as many of them, and parts of each.
+    /// The ways of the rows of `routing` to the ranks that have their experts, each as many of them, and parts of each. A dry run has room for
+    /// `times` the rows that come where all get as many.
     ///
     /// # Errors
     /// Experts that the ranks do not divide; no memory for the rows that come; the device.
-    pub fn of(cx: &Cx<'_>, routing: &Routing) -> Result<Spread> {
+    pub fn of(cx: &Cx<'_>, routing: &Routing, times: f64) -> Result<Spread> {
         let (env, own) = (cx.env, routing.rows());
         let [ranks, parts] = [Axis::Ep, Axis::Etp].map(|a| u64::from(env.groups.size(a)));
         if ranks * parts == 1 {
@@ -240,7 +241,7 @@ impl Spread {
         let most = ranks * n * k.min(each);
         let leg = |axis: Axis, rows: Counts, bounds: [u64; 2]| Leg {
             axis,
-            room: room(rows.recv.iter().sum(), bounds, planned),
+            room: room(rows.recv.iter().sum(), bounds, planned.then_some(times)),
             rows,
             most: bounds[1],
         };
@@ -450,7 +451,8 @@ fn came_back(c: &mut Check, x: Spmd, like: Spmd) -> Spmd {
     like
 }
 
-fn dense(env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
+/// The same elements one behind the other.
+pub(super) fn dense(env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
     if x.is_dense() {
         return Ok(x.clone());
     }
@@ -539,6 +541,13 @@ impl Node {
 mod tests {
     use super::*;
     use crate::spmd::TypedParam;
+
+    /// As many as are balanced, some times that, and no more than can come.
+    #[test]
+    fn room_is_a_number_of_times_what_is_balanced() {
+        let all = [1.0, 1.25, 2.0, 8.0].map(|times| planned_room(10, 40, times));
+        assert_eq!(all, [10, 13, 20, 40]);
+    }
 
     /// Rows that were not sent, rows that were sent to experts that a rank has all of, sums of what each rank has of its own experts, and parts that are
     /// cut otherwise than their products.

@@ -15,7 +15,7 @@ fn mixture(cx: &mut Cx<'_>, x: Var, k: u64, whole: bool) -> Result<[Var; 3]> {
     let h = cx.swiglu(parts[0], parts[1])?;
     let down = cx.expert_linear(h, p(2), &routing.grouped())?;
     let y = cx.combine(down, gates, &routing, x)?;
-    let tally = cx.tally(probabilities, &routing, Scope::Sequence)?;
+    let tally = cx.tally(probabilities, &routing, (Scope::Sequence, false))?;
     Ok([y, tally, scores])
 }
 
@@ -71,7 +71,7 @@ fn losses_of_routers_learn() {
             let scores = cx.router_scores(x[0], p(0))?;
             let probabilities = cx.softmax(scores)?;
             let (_, routing) = cx.choose_experts(probabilities, 2, true)?;
-            let tally = cx.tally(probabilities, &routing, scope)?;
+            let tally = cx.tally(probabilities, &routing, (scope, false))?;
             cx.balance_loss(tally, 3.0)
         });
     }
@@ -131,11 +131,14 @@ fn experts_without_tokens_have_zero_gradients_and_ties_go_to_the_lower_number() 
     // Equal probabilities: E sum f / E is 1 whatever was chosen.
     assert!((loss.out[0] - 1.0).abs() < 1e-6, "{:?}", loss.out);
     let load = outcome(&lab, &params, x, &|cx, x| {
-        let [_, tally, _] = mixture(cx, x[0], 2, true)?;
-        cx.expert_load(tally)
+        let scores = cx.router_scores(x[0], p(0))?;
+        let probabilities = cx.softmax(scores)?;
+        let (_, routing) = cx.choose_experts(probabilities, 2, true)?;
+        let tally = cx.tally(probabilities, &routing, (Scope::Sequence, false))?;
+        cx.expert_load(tally, &routing)
     });
     let entropy = (2f32).ln() / (5f32).ln();
-    for (found, want) in load.out.iter().zip([0.0, 2.5, entropy]) {
+    for (found, want) in load.out.iter().zip([0.0, 2.5, entropy, 0.0]) {
         assert!((found - want).abs() < 1e-6, "{:?}", load.out);
     }
 }
@@ -205,4 +208,49 @@ fn what_does_not_fit_is_an_error() {
         let rows = cx.dispatch(x[0], &routing)?;
         cx.expert_linear(rows, p(2), &routing.grouped())
     });
+}
+
+/// The balance of tokens whose labels count (NVIDIA/Megatron-LM#1984): that of a batch that has no others, and learned by finite differences; a row in which
+/// none counts adds nothing.
+#[test]
+fn the_balance_may_be_of_tokens_whose_labels_count() {
+    let lab = Lab::new();
+    let balance = |cx: &mut Cx<'_>, x: Var, scope: Scope| {
+        let scores = cx.router_scores(x, p(0))?;
+        let probabilities = cx.softmax(scores)?;
+        let (_, routing) = cx.choose_experts(probabilities, 2, true)?;
+        let tally = cx.tally(probabilities, &routing, (scope, true))?;
+        cx.balance_loss(tally, 3.0)
+    };
+    let labels = [3, -100, 1, -100, 2, -100, -100, -100, -100, -100];
+    let c = Case {
+        params: &FIVE[..1],
+        inputs: &[&[2, 5, 4]],
+        targets: Some((&[2, 5], &labels)),
+        ..Case::default()
+    };
+    for scope in [Scope::Sequence, Scope::MicroBatch] {
+        let what = format!("balance of what counts over {scope:?}");
+        lab.check(&what, &c, &|cx, x| balance(cx, x[0], scope));
+    }
+    let mut r = lab::Rng(9);
+    let (router, x) = (vec![r.away(20)], r.away(40));
+    let few: Vec<f32> = [0, 2, 4]
+        .iter()
+        .flat_map(|t| x[4 * t..4 * t + 4].to_vec())
+        .collect();
+    let of = |c: &Case<'_>, x: &[f32], scope: Scope| {
+        let f = |cx: &mut Cx<'_>, x: &[Var]| balance(cx, x[0], scope);
+        lab.run(c, &router, &[x.to_vec()], None, &f).unwrap().out[0]
+    };
+    let alone = Case {
+        inputs: &[&[1, 3, 4]],
+        targets: Some((&[1, 3], &[3, 1, 2])),
+        ..c
+    };
+    let want = of(&alone, &few, Scope::Sequence);
+    let near = |a: f32, b: f32| assert!((a - b).abs() < 1e-5, "{a} {b}");
+    near(of(&c, &x, Scope::MicroBatch), want);
+    // A mean over both rows, one of which has nothing.
+    near(of(&c, &x, Scope::Sequence), want / 2.0);
 }

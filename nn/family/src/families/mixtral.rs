@@ -3,7 +3,7 @@
 
 use super::llama;
 use super::sizes::{Defaults, preset, sizes};
-use crate::desc::{Balance, Experts, Layer, Tokens};
+use crate::desc::{Balance, Experts, Layer, ROOM, Tokens};
 use crate::keys::*;
 use crate::{Family, ROLES, Stack, Tensors, keys_only};
 
@@ -72,6 +72,8 @@ pub fn experts(
         width,
         act: l.mlp.1.act,
         beside: None,
+        capacity: None,
+        room: ROOM,
     });
     Ok(())
 }
@@ -82,5 +84,6 @@ pub fn balance(c: &Config) -> Option<Balance> {
         coefficient: c.num_or_zero("router_aux_loss_coef"),
         z: 0.0,
         over: Tokens::Layers,
+        counted: false,
     })
 }
