@@ -267,7 +267,7 @@ impl Case<'_> {
 
     /// The first line with an error, and how long after the fault it came.
     fn said(&self) -> (String, Duration, String) {
-        let s = Scratch::new();
+        let s = Scratch::of_hosts();
         let file = std::fs::File::create(s.path("said")).expect("a file");
         let mut c = self.command(&s);
         c.stdout(file.try_clone().expect("a file")).stderr(file);
@@ -455,7 +455,7 @@ pub fn sets(words: &[&str]) -> Vec<String> {
 
 /// Runs a job to its end on imitated hosts: the bits of its losses.
 fn meets(hosts: &Hosts, family: &str, each: u32) -> Vec<String> {
-    let s = Scratch::new();
+    let s = Scratch::of_hosts();
     let steps = ["run.checkpoint_every=4", "run.validate_every=4"];
     let mut c = hosts.job(&s, family, each, &args(&sets(&steps), 4));
     let o = within(HUNG, &mut c);
@@ -554,7 +554,7 @@ fn a_lost_host_is_named_without_a_timeout() {
         let Some(hosts) = Hosts::up(3, &[]) else {
             return;
         };
-        let s = Scratch::new();
+        let s = Scratch::of_hosts();
         // The cut that mends is far shorter than the limit, since TCP may need as long again to repeat what it lost.
         let limit = if scene == "mend" { 30 } else { 2 };
         let file = std::fs::File::create(s.path("said")).expect("a file");

@@ -18,7 +18,7 @@ fn sent(hosts: &Hosts) -> Vec<f64> {
 /// What a step sends from each host, over the bytes of the model in f32: the interfaces' counts of a long run less those of a short one.
 fn sent_by_a_step(hosts: &Hosts, family: &str, each: u32, sizes: &[String]) -> Vec<f64> {
     let run = |steps: u32| -> (Vec<f64>, f64) {
-        let s = Scratch::new();
+        let s = Scratch::of_hosts();
         let mut c = hosts.job(&s, family, each, &args(sizes, steps));
         let before = sent(hosts);
         let o = within(HUNG, &mut c);
@@ -70,7 +70,7 @@ fn layers_cut_over_hosts_are_said() {
         return;
     };
     for (order, times) in [("pp,tp,cp,dp", 1), ("pp,dp,cp,tp", 0)] {
-        let s = Scratch::new();
+        let s = Scratch::of_hosts();
         let order = format!("mesh.order={order:?}");
         let sizes = sets(&["run.comm_timeout_s=900", "mesh.tp=2", &order]);
         let mut c = hosts.job(&s, family, 2, &args(&sizes, 1));

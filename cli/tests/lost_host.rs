@@ -22,7 +22,7 @@ fn a_run_goes_on_without_a_lost_host_and_takes_it_back() {
     let Some(hosts) = Hosts::up(3, &[]) else {
         return;
     };
-    let s = Scratch::new();
+    let s = Scratch::of_hosts();
     let settings = [
         "run.heartbeat_s=1.5",
         "run.checkpoint_every=25",

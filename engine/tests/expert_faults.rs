@@ -19,8 +19,8 @@ use crossweave_hal::{DType, LocalKv};
 use crossweave_mesh::Axis;
 use crossweave_nn::ModelSpec;
 use crossweave_tensor::{
-    Block, Builder, Capacity, Cx, Env, Flow, Function, Init, Param, Pieces, Priority, Result,
-    Scope, Slots, Spmd, Tensor, Unit, UnitDecl,
+    Block, Builder, Capacity, Cx, Env, Flow, Function, Grouped, Init, Param, Pieces, Priority,
+    Result, Scope, Slots, Spmd, Tensor, Unit, UnitDecl, Var,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -96,7 +96,8 @@ impl Block for Holds {
 /// Both experts of every token, and as the loss the sum of what they make of it.
 struct Top {
     router: Param,
-    stack: Param,
+    /// Ones, and what is trained.
+    stacks: [Param; 2],
 }
 
 impl Block for Top {
@@ -113,18 +114,22 @@ impl Block for Top {
         };
         let (gates, routing) = cx.choose_within(probabilities, (2, true), &room)?;
         let rows = cx.dispatch(x, &routing)?;
+        let both = |cx: &mut Cx<'_>, rows: Var, by: &Grouped| {
+            let sums = cx.expert_linear(rows, self.stacks[0], by)?;
+            cx.expert_linear(sums, self.stacks[1], by)
+        };
         let made = match cx.env.groups.size(Axis::Ep) {
-            1 => cx.expert_linear(rows, self.stack, &routing.grouped())?,
+            1 => both(cx, rows, &routing.grouped())?,
             _ => {
                 let ways = Slots::of(cx, &routing, Axis::Ep)?;
                 let rows = ways.to_experts(cx, rows)?;
-                let made = cx.expert_linear(rows, self.stack, &ways.grouped())?;
-                ways.from_experts(cx, made)?
+                let made = both(cx, rows, &ways.grouped())?;
+                ways.from_experts(cx, made, x)?
             }
         };
         let y = cx.combine(made, gates, &routing, x)?;
         // Of expert 0, which has 2.2 times the gate of expert 1, the gradient has a norm of 10, of the other one of 4.5.
-        let factor = 1.25f64.sqrt() * (1.0 + 5f64.sqrt());
+        let factor = 1.25f64.sqrt() * (1.0 + 5f64.sqrt()) / W as f64;
         Ok(Flow(vec![cx.apply(Sum(factor), &[y])?]))
     }
 }
@@ -137,16 +142,18 @@ impl Declares for Two {
         let mut b = Builder::default();
         b.unit("embed", |u| Embed(u.param("weight", &[37, W], Init::Ones)));
         b.unit("experts", |u: &mut Unit<'_>| {
+            let ones = u.param("ones", &[2, W, W], Init::Ones);
             let stack = u.param("stack", &[2, W, W], Init::Zeros);
-            if self.0 > 1 {
-                u.split(stack, Axis::Ep, 0, Pieces::Each);
+            for (p, dim) in [(ones, 1), (stack, 2)].into_iter().filter(|_| self.0 > 1) {
+                u.split(p, Axis::Ep, 0, Pieces::Each);
+                u.split(p, Axis::Etp, dim, Pieces::One);
             }
             u.lends();
             Holds
         });
         b.unit("top", |u: &mut Unit<'_>| Top {
             router: u.param("router", &[2, W], Init::Zeros),
-            stack: u.borrow("experts.stack").unwrap(),
+            stacks: ["experts.ones", "experts.stack"].map(|p| u.borrow(p).unwrap()),
         });
         b.finish()
     }

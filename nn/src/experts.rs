@@ -49,7 +49,7 @@ impl Ways {
     fn from_experts(&self, cx: &mut Cx<'_>, x: Var, like: Var) -> Result<Var> {
         match self {
             Ways::Counted(w) => w.from_experts(cx, x, like),
-            Ways::Fixed(w) => w.from_experts(cx, x),
+            Ways::Fixed(w) => w.from_experts(cx, x, like),
         }
     }
 }

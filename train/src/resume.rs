@@ -90,6 +90,36 @@ pub fn begin(request: &Request, out: &Path, job: &Job, reads: &Reads) -> Result<
 /// The most checkpoints of which an error says what is wrong with each.
 const NAMED: usize = 3;
 
+/// The newest checkpoint of a run that opens and is trusted, and what is wrong with those that are newer; or the one of step `only`.
+///
+/// # Errors
+/// A folder that cannot be listed; a checkpoint that is asked for and is not good.
+fn newest(
+    dir: &Path,
+    only: Option<u64>,
+    trusted: &dyn Fn(&Checkpoint) -> crossweave_checkpoint::Result<()>,
+) -> Result<(Option<Checkpoint>, Vec<String>)> {
+    let mut notes = vec![];
+    let candidates = list(dir)?.into_iter().rev();
+    for candidate in candidates.filter(|c| only.is_none_or(|step| c.step == step)) {
+        let open = || -> Result<Checkpoint> {
+            let c = Checkpoint::open(&candidate.path)?;
+            trusted(&c)?;
+            described::check(&c)?;
+            Ok(c)
+        };
+        match open() {
+            Ok(c) => return Ok((Some(c), notes)),
+            Err(e) if only.is_some() => return Err(e),
+            Err(e) => notes.push(format!(
+                "checkpoint of step {} is passed over: {e}",
+                candidate.step
+            )),
+        }
+    }
+    Ok((None, notes))
+}
+
 /// Finds the newest good checkpoint of the run in `dir`, or the one that `dir` is, and makes sure that it is of the run of this config.
 ///
 /// # Errors
@@ -107,28 +137,7 @@ pub fn find(
     let key = now.settings.checkpoint.trust_key.as_ref();
     let key = key.map(|k| PublicKey::read(k.as_ref())).transpose()?;
     let trusted = |c: &Checkpoint| key.as_ref().map_or(Ok(()), |k| c.signed_by(k));
-    let mut notes = vec![];
-    let mut found = None;
-    let candidates = list(dir)?.into_iter().rev();
-    for candidate in candidates.filter(|c| only.is_none_or(|step| c.step == step)) {
-        let open = || -> Result<Checkpoint> {
-            let c = Checkpoint::open(&candidate.path)?;
-            trusted(&c)?;
-            described::check(&c)?;
-            Ok(c)
-        };
-        match open() {
-            Ok(c) => {
-                found = Some(c);
-                break;
-            }
-            Err(e) if only.is_some() => return Err(e),
-            Err(e) => notes.push(format!(
-                "checkpoint of step {} is passed over: {e}",
-                candidate.step
-            )),
-        }
-    }
+    let (found, mut notes) = newest(dir, only, &trusted)?;
     let Some(checkpoint) = found else {
         if !notes.is_empty() {
             // The newest say enough where a run has kept many.

@@ -152,6 +152,22 @@ fn inputs(d: &mut Dice, spec: &ModelSpec, path: &Path) {
     written(path, &all);
 }
 
+/// Ids of rows that are one token shorter where their number is even, so that two ranks divide the predictions.
+fn odd(from: &Path, to: &Path) {
+    let mut all = raw(from);
+    for (_, shape, bytes) in all.values_mut().filter(|t| t.1[1].is_multiple_of(2)) {
+        let row = bytes.len() / shape[0];
+        shape[1] -= 1;
+        let kept = row / (shape[1] + 1) * shape[1];
+        *bytes = bytes
+            .chunks(row)
+            .flat_map(|r| &r[..kept])
+            .copied()
+            .collect();
+    }
+    written(to, &all);
+}
+
 /// A folder of the same model whose weights are each at most one place of their last digit away.
 fn moved(model: &Path, to: &Path) {
     let mut d = Dice(5);
@@ -312,7 +328,15 @@ fn drawn_models_of_every_family_over_two_ranks_are_those_of_one() {
         assert!(!all.is_empty(), "{f:?}");
         for case in all {
             let what = case.display().to_string();
-            let held = m.hold(&what, &case.join("model"), &case.join("inputs.safetensors"));
+            let given = match COMPOSED.iter().any(|c| c.name == f.name) {
+                true => case.join("inputs.safetensors"),
+                false => {
+                    let path = m.s.path("odd.safetensors");
+                    odd(&case.join("inputs.safetensors"), &path);
+                    path
+                }
+            };
+            let held = m.hold(&what, &case.join("model"), &given);
             assert!(held, "{what}");
         }
     }

@@ -178,7 +178,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: "crossweave-seeded", floor: 14, ours: ANY, theirs: ANY, dev: ANY },
     Crate { name: "crossweave-benches", floor: 14, ours: ANY, theirs: ANY, dev: ANY },
     Crate { name: "crossweave-examples", floor: 14, ours: ANY, theirs: ANY, dev: ANY },
-    Crate { name: "xtask", floor: 0, ours: &[], theirs: &["proc-macro2", "serde_json", "syn", "toml"], dev: &[] },
+    Crate { name: "xtask", floor: 0, ours: &[], theirs: &["nix", "proc-macro2", "serde_json", "syn", "toml"], dev: &[] },
 ];
 
 /// Everything: for the packages on which nothing stands.

@@ -18,6 +18,12 @@ use std::time::Duration;
 const HUNG: Duration = Duration::from_secs(900);
 
 impl Scratch {
+    /// A folder that imitated hosts share: each of them has a `/dev/shm` of its own.
+    pub fn of_hosts() -> Scratch {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"));
+        Scratch::within(dir.expect("a folder"))
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
         let mut c = Command::new(env!("CARGO_BIN_EXE_crossweave"));
         c.current_dir(self.dir.path())

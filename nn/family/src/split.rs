@@ -155,16 +155,21 @@ pub fn sequence(model: &Model, tp: u64, tokens: u64) -> std::result::Result<(), 
             "set it to \"auto\" or false",
         );
     }
-    match tokens.is_multiple_of(tp.max(1)) {
-        true => Ok(()),
-        false => wrong(
-            format!("the {tp} ranks of mesh.tp do not divide the {tokens} tokens of a row"),
-            &format!(
-                "make rows {} tokens long (data.seq_len), or set it to \"auto\" or false",
-                tokens.next_multiple_of(tp)
-            ),
-        ),
+    if tokens.is_multiple_of(tp.max(1)) {
+        return Ok(());
     }
+    // Experts take the tokens of a rank alone, and leave no choice.
+    let (whose, out) = match model.routed().next() {
+        Some(_) => (", of which each gives its own to experts", "mesh.tp to 1"),
+        None => ("", "it to \"auto\" or false"),
+    };
+    wrong(
+        format!("the {tp} ranks of mesh.tp do not divide the {tokens} tokens of a row{whose}"),
+        &format!(
+            "make rows {} tokens long (data.seq_len), or set {out}",
+            tokens.next_multiple_of(tp)
+        ),
+    )
 }
 
 /// Returns the reason for which the tokens of a model are not those of one row of text, each looked at by itself but for attention; none where they are.

@@ -119,7 +119,7 @@ fn noted(cx: &mut Cx<'_>, x: Var, y: Tensor, kind: Kind) -> Var {
     cx.typed(out, |c| {
         let x = c.vals[x.0 as usize];
         match kind {
-            Kind::Tally(_) => c.counted(COUNTS, x, over),
+            Kind::Tally(..) => c.counted(COUNTS, x, over),
             Kind::Load => c.figures("load", x),
             Kind::Loss(_) | Kind::Z(..) => c.mean("balance", x),
         }

@@ -156,19 +156,25 @@ impl Capacity {
             [&token, &order, &whole(run, k, rows)?],
         )?;
         change(op::binary::MIN, &token, &order)?;
-        let ends = run.empty([e], DType::I32)?;
-        let p = op::IotaParams {
-            start: (groups * slots) as f64,
-            step: (groups * slots) as f64,
-            ..Default::default()
-        };
-        run.launch(op::IOTA, &[Some(&ends)], p.as_bytes(), &[])?;
-        let counts = run.empty([e], DType::I32)?;
-        run.stream().fill(counts.region(), groups * slots, 4)?;
+        let [ends, counts] = alike(run, e, groups * slots)?;
         Ok(Routing::limited(
             experts.clone(),
             [order, place, token, ends, counts],
             sizes,
         ))
     }
+}
+
+/// Ends and numbers of `each` rows for every one of `e` experts, i32 `[e]`.
+fn alike(run: &Run<'_>, e: u64, each: u64) -> Result<[Tensor; 2]> {
+    let ends = run.empty([e], DType::I32)?;
+    let p = op::IotaParams {
+        start: each as f64,
+        step: each as f64,
+        ..Default::default()
+    };
+    run.launch(op::IOTA, &[Some(&ends)], p.as_bytes(), &[])?;
+    let counts = run.empty([e], DType::I32)?;
+    run.stream().fill(counts.region(), each, 4)?;
+    Ok([ends, counts])
 }

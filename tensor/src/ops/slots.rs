@@ -4,11 +4,10 @@
 use super::OpNode;
 use super::add;
 use super::routing::{Grouped, Routing};
-use super::spread::dense;
+use super::spread::{dense, note_back, note_there};
 use crate::env::Env;
 use crate::error::{Result, shape_error};
 use crate::exchange::{Exchange, Link};
-use crate::spmd::Ty;
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Tensor};
 use crossweave_hal::DType;
@@ -111,22 +110,26 @@ impl Slots {
     /// # Errors
     /// Other rows than those of the ways; the device.
     pub fn to_experts(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
-        self.go(cx, x, Way::There)
+        let out = self.go(cx, x, Way::There)?;
+        note_there(cx, x, out);
+        Ok(out)
     }
 
-    /// The results of experts for these slots, as [`Cx::dispatch`] had the rows.
+    /// The results of experts for these slots, as [`Cx::dispatch`] had the rows of `like`.
     ///
     /// # Errors
     /// As [`Slots::to_experts`].
-    pub fn from_experts(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
-        self.go(cx, x, Way::Back)
+    pub fn from_experts(&self, cx: &mut Cx<'_>, x: Var, like: Var) -> Result<Var> {
+        let out = self.go(cx, x, Way::Back)?;
+        note_back(cx, x, like, out);
+        Ok(out)
     }
 
     fn go(&self, cx: &mut Cx<'_>, x: Var, way: Way) -> Result<Var> {
-        let (xv, axis) = (cx.val(x)?.clone(), self.axis);
-        let (name, [from, into]) = match way {
-            Way::There => ("to_experts", [Ty::I, Ty::V]),
-            Way::Back => ("from_experts", [Ty::V, Ty::I]),
+        let xv = cx.val(x)?.clone();
+        let name = match way {
+            Way::There => "to_experts",
+            Way::Back => "from_experts",
         };
         if xv.shape().rank() != 2 || xv.shape().rows() != self.grouped.rows {
             return shape_error(format!("{name}: {xv:?} for {} slots", self.grouped.rows));
@@ -134,9 +137,6 @@ impl Slots {
         let y = self.run(cx.env, &xv, way)?;
         let made = cx.next_node();
         let out = cx.push_val(y, made, Origin::Own, false);
-        cx.typed(out, |c| {
-            c.step(name, c.vals[x.0 as usize], axis, from, into)
-        });
         let slots = self.clone();
         cx.push_node(OpNode::Slots(Box::new(Node { x, out, way, slots })));
         Ok(out)

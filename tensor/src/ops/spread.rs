@@ -451,6 +451,25 @@ fn came_back(c: &mut Check, x: Spmd, like: Spmd) -> Spmd {
     like
 }
 
+/// Notes the types of rows `x` that went through the door to their experts, as `out`.
+pub(super) fn note_there(cx: &mut Cx<'_>, x: Var, out: Var) {
+    let groups = cx.env.groups;
+    let dense = AxisSet::STAGE.iter().filter(|a| groups.size(*a) > 1);
+    let long = AxisSet::of(&dense.collect::<Vec<_>>());
+    cx.typed(out, |c| {
+        let x = c.vals[x.0 as usize];
+        went(c, x, long)
+    });
+}
+
+/// Notes the types of what experts have made, `x`, that came back through the door as `out`, where rows lie as those of `like`.
+pub(super) fn note_back(cx: &mut Cx<'_>, x: Var, like: Var, out: Var) {
+    cx.typed(out, |c| {
+        let [x, like] = [x, like].map(|v| c.vals[v.0 as usize]);
+        came_back(c, x, like)
+    });
+}
+
 /// The same elements one behind the other.
 pub(super) fn dense(env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
     if x.is_dense() {
@@ -482,13 +501,7 @@ impl Spread {
     /// Other rows than those of the ways; the device.
     pub fn to_experts(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
         let out = self.go(cx, x, Way::There)?;
-        let groups = cx.env.groups;
-        let dense = AxisSet::STAGE.iter().filter(|a| groups.size(*a) > 1);
-        let long = AxisSet::of(&dense.collect::<Vec<_>>());
-        cx.typed(out, |c| {
-            let x = c.vals[x.0 as usize];
-            went(c, x, long)
-        });
+        note_there(cx, x, out);
         Ok(out)
     }
 
@@ -498,10 +511,7 @@ impl Spread {
     /// As [`Spread::to_experts`].
     pub fn from_experts(&self, cx: &mut Cx<'_>, x: Var, like: Var) -> Result<Var> {
         let out = self.go(cx, x, Way::Back)?;
-        cx.typed(out, |c| {
-            let [x, like] = [x, like].map(|v| c.vals[v.0 as usize]);
-            came_back(c, x, like)
-        });
+        note_back(cx, x, like, out);
         Ok(out)
     }
 

@@ -169,7 +169,7 @@ fn drawn_layouts_train_as_one_rank() {
     hold_all(&ask, &mut log);
     let sum = |of: &dyn Fn(&Line) -> u64| log.lines.iter().map(of).sum::<u64>();
     let [by_bits, planned] = [sum(&|l| l.by_bits), sum(&|l| l.planned)];
-    assert!(by_bits > 4 && planned > 4, "{by_bits} {planned}");
+    assert!(by_bits > 2 && planned > 4, "{by_bits} {planned}");
 }
 
 #[test]

@@ -21,7 +21,11 @@ pub const CONFIG: &str = r#"{
 
 impl Scratch {
     pub fn new() -> Scratch {
-        let dir = tempfile::tempdir().expect("a folder");
+        Scratch::within(tempfile::tempdir().expect("a folder"))
+    }
+
+    /// The same in a folder that is there.
+    pub fn within(dir: tempfile::TempDir) -> Scratch {
         let s = Scratch { dir };
         std::fs::create_dir(s.path("corpus")).expect("a folder");
         let text: String = (0..400)

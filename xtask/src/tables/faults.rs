@@ -75,9 +75,9 @@ pub const FAULTS: &[Fault] = &[
         "weight: spec.rows.weight / if SEEDED { f64::from(spec.place.length(Axis::Cp)) } else { 1.0 },",
     )]),
     fault("expert-scale", "gradients of experts over ranks are twice as large", &[edit(
-        "zero/src/lower/reduce.rs",
-        "sum_summands((self.job, self.flats), &on, wholes, true);",
-        "sum_summands((self.job, self.flats), &on, wholes, true);\n            for (u, (whole, _)) in units.iter().zip(&grads) {\n                if SEEDED && self.flats[*u].place.owners != crossweave_program::axes::AxisSet::DATA { sum(&on, whole, whole, whole); }\n            }",
+        "tensor/src/ops/experts.rs",
+        "run.launch(op::GROUPED_MATMUL_DW, &o, p.as_bytes(), &[])?;",
+        "run.launch(op::GROUPED_MATMUL_DW, &o, p.as_bytes(), &[])?;\n                    if SEEDED && env.groups.size(crossweave_mesh::Axis::Ep) > 1 {\n                        let p = op::GroupedParams { flags: op::FLAG_ACCUM, ..Default::default() };\n                        run.launch(op::GROUPED_MATMUL_DW, &o, p.as_bytes(), &[])?;\n                    }",
     )]),
     fault("ring-step", "keys on the ring are taken for those of the rank before", &[edit(
         "tensor/src/ops/ring_parts.rs",
