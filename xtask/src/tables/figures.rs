@@ -209,7 +209,6 @@ pub const FUNCTION_LINES: &[Entry] = &[
     Entry { place: "mesh/collectives/src/compose.rs: Collectives::compose", ceiling: 139, why: "one arm for each collective" },
     Entry { place: "nn/family/src/check.rs: Key::check", ceiling: 107, why: "one arm for each kind of value" },
     Entry { place: "planner/src/lower.rs: write", ceiling: 106, why: "one arm for each kind of step of a plan" },
-    Entry { place: "tensor/src/ops/capacity.rs: Capacity::routing", ceiling: 104, why: "the tables of a routing, in the order in which they follow from one another" },
     Entry { place: "report/src/charts.rs: Lines::render", ceiling: 131, why: "one drawing from axes to legend" },
     Entry { place: "figures/src/explain/collectives.rs: answer", ceiling: 115, why: "a document from top to bottom" },
     Entry { place: "train/src/setup.rs: prepare", ceiling: 122, why: "the setup of a job in its order; becomes the training library" },
