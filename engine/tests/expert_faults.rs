@@ -230,7 +230,7 @@ fn megatron_lm_1617_slots_that_are_filled_up_are_not_choices() {
 #[test]
 fn megatron_lm_1984_tokens_that_do_not_count_have_no_part_in_the_balance() {
     let w = world();
-    let counts = |s: u64, i: u64| s % 3 == 0 || i < 2;
+    let counts = |s: u64, i: u64| s.is_multiple_of(3) || i < 2;
     let run = |tokens: &str, ranks: u32, micro_batches: u32| {
         let model = first_layer(json!({"aux_loss_tokens": tokens}));
         let s = RankSpec {

@@ -39,14 +39,14 @@ impl Ways {
         }
     }
 
-    fn to_experts(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+    fn there(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
         match self {
             Ways::Counted(w) => w.to_experts(cx, x),
             Ways::Fixed(w) => w.to_experts(cx, x),
         }
     }
 
-    fn from_experts(&self, cx: &mut Cx<'_>, x: Var, like: Var) -> Result<Var> {
+    fn back(&self, cx: &mut Cx<'_>, x: Var, like: Var) -> Result<Var> {
         match self {
             Ways::Counted(w) => w.from_experts(cx, x, like),
             Ways::Fixed(w) => w.from_experts(cx, x, like),
@@ -199,7 +199,7 @@ impl Experts {
             (true, false) => Some(Ways::Counted(Spread::of(cx, &routing, self.room)?)),
         };
         let (rows, by) = match &ways {
-            Some(ways) => (ways.to_experts(cx, rows)?, ways.grouped()),
+            Some(ways) => (ways.there(cx, rows)?, ways.grouped()),
             None => (rows, routing.grouped()),
         };
         let up = cx.expert_linear(rows, self.stacks[0], &by)?;
@@ -215,7 +215,7 @@ impl Experts {
         };
         let mut down = cx.expert_linear(h, self.stacks[1], &by)?;
         if let Some(ways) = &ways {
-            down = ways.from_experts(cx, down, x)?;
+            down = ways.back(cx, down, x)?;
         }
         let y = cx.combine(down, gates, &routing, x)?;
         let Some(balance) = self.balance else {
