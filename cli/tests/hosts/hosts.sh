@@ -13,7 +13,9 @@
 # `common` to all hosts. Both are given to `up`, which writes them down.
 set -euo pipefail
 prefix=${HOSTS_PREFIX:-cwx} net=${HOSTS_NET:-10.77.0}
-state=${TMPDIR:-/tmp}/hosts-$prefix
+# A folder for temporary files may lie in the machine's /dev/shm, and a host has its own.
+unset TMPDIR
+state=/tmp/hosts-$prefix
 # Enters host $1: its name, its /dev/shm, its network (and /etc/hosts, which `ip netns exec` binds from /etc/netns).
 enter() {
   local i=$1; shift
