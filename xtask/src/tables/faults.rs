@@ -44,7 +44,7 @@ const fn canonical(name: &'static str, what: &'static str, edits: &'static [Edit
     }
 }
 
-/// All of them. A dropped token's gate has none, since no token is dropped.
+/// All of them. The gate of a dropped token has none, since layouts draw no capacities.
 #[rustfmt::skip]
 pub const FAULTS: &[Fault] = &[
     canonical("norm-sum", "the squares of a norm are not summed over the ranks", &[
