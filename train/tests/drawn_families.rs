@@ -1,6 +1,6 @@
-//! Every family of the table as models that are drawn by a seed, with sizes, switches and weights, over two ranks that share layers: logits,
-//! loss and every gradient are those of one rank, tensor by tensor, with whole hidden states and with pieces of rows; or the model is refused
-//! by `mesh.tp`. A gradient that sums have cancelled nearly (keys' biases, whose true gradient is zero) may be as far as four
+//! Every family of the table as models that are drawn by a seed, with sizes, switches and weights, over two ranks that share layers, and over two
+//! or four that share rows: logits, loss and every gradient are those of one rank, tensor by tensor, with whole hidden states and with pieces of rows;
+//! or the model is refused by `mesh.tp` or `mesh.cp`. A gradient that sums have cancelled nearly (keys' biases, whose true gradient is zero) may be as far as four
 //! roundings of each weight move it.
 //!
 //! A sample runs with the suite. `CROSSWEAVE_SEED=N` draws others, and the test that is ignored draws more:
@@ -11,7 +11,7 @@ use crate::support::open_json;
 use crate::support::oracles::{Raw, Tensors, cases, raw, read, top, written};
 use crossweave_family::{COMPOSED, Dims, FAMILIES, Family, Key, Kind};
 use crossweave_hal::DType;
-use crossweave_nn::split::check;
+use crossweave_nn::split::{check, context};
 use crossweave_nn::{ModelSpec, Predicts, units};
 use crossweave_tensor::Init;
 use safetensors::Dtype;
@@ -207,6 +207,18 @@ fn far(two: &Tensors, one: &Tensors) -> BTreeMap<String, f64> {
     one.iter().map(tensor).collect()
 }
 
+/// The ways in which ranks share rows: how many, and by which keys.
+const MEETINGS: [(&str, &[&str]); 5] = [
+    ("2", &["mesh.cp=2"]),
+    ("2", &["mesh.cp=2", "mesh.cp_comm=\"a2a\""]),
+    ("4", &["mesh.cp=4", "mesh.cp_comm=\"p2p\""]),
+    (
+        "4",
+        &["mesh.cp=4", "mesh.cp_comm=\"a2a+p2p\"", "mesh.cp_inner=2"],
+    ),
+    ("2", &["mesh.cp=2", "mesh.cp_comm=\"p2p\""]),
+];
+
 /// Scratch files of one model after the other.
 struct Models {
     s: Scratch,
@@ -230,45 +242,84 @@ impl Models {
 
     /// Holds a model over two ranks against one rank; false where it is refused.
     fn hold(&mut self, what: &str, model: &Path, inputs: &Path) -> bool {
-        let probed = self.s.probe(model, inputs, DType::F32, "one");
-        probed.unwrap_or_else(|e| panic!("{what}: {e}"));
-        let one = read(&self.s.path("one"));
+        let one = self.alone(what, model, inputs);
         for rows in ["\"auto\"", "false"] {
             let rows = format!("mesh.sequence_parallel={rows}");
             let over = ("2", &["mesh.tp=2", &rows][..]);
-            if let Err(e) = self.s.probe_over(model, inputs, over, "two") {
-                let said = e.to_string();
-                if said.contains("mesh.sequence_parallel") && said.contains("experts") {
-                    // They take the tokens of a rank alone.
-                    continue;
-                }
-                assert!(said.contains("mesh.tp"), "{what}: {said}");
-                return false;
-            }
-            let mut found = far(&read(&self.s.path("two")), &one);
-            self.figures += found.len();
-            found.retain(|_, far| far.is_nan() || *far > MOST);
-            if found.is_empty() {
-                continue;
-            }
-            moved(model, &self.s.path("moved"));
-            let probed = self
-                .s
-                .probe(&self.s.path("moved"), inputs, DType::F32, "again");
-            probed.unwrap();
-            let rounding = far(&read(&self.s.path("again")), &one);
-            for (key, far) in found {
-                let own = rounding[&key];
-                let said = format!("{what}, {rows}: {key}: {far:.1e}, by roundings {own:.1e}");
-                println!("{said}");
-                match far <= ROUNDINGS * own {
-                    true => self.rounded += 1,
-                    false => self.faults.push(said),
+            match self.same(&format!("{what}, {rows}"), (model, inputs), over, &one) {
+                Ok(()) => {}
+                // They take the tokens of a rank alone.
+                Err(e) if e.contains("mesh.sequence_parallel") && e.contains("experts") => {}
+                Err(e) => {
+                    assert!(e.contains("mesh.tp"), "{what}: {e}");
+                    return false;
                 }
             }
         }
         self.held += 1;
         true
+    }
+
+    /// Holds a model over ranks that share rows against one rank, in one of the ways of [`MEETINGS`] from number `first` on that it goes; false where it
+    /// is refused in all of them.
+    fn hold_rows(&mut self, what: &str, (model, inputs): (&Path, &Path), first: usize) -> bool {
+        let one = self.alone(what, model, inputs);
+        for k in first..first + MEETINGS.len() {
+            let (ranks, sets) = MEETINGS[k % MEETINGS.len()];
+            let said = format!("{what}, {sets:?}");
+            match self.same(&said, (model, inputs), (ranks, sets), &one) {
+                Ok(()) => {
+                    self.held += 1;
+                    return true;
+                }
+                Err(e) => assert!(e.contains("mesh.cp"), "{said}: {e}"),
+            }
+        }
+        false
+    }
+
+    /// What one rank finds.
+    fn alone(&self, what: &str, model: &Path, inputs: &Path) -> Tensors {
+        let probed = self.s.probe(model, inputs, DType::F32, "one");
+        probed.unwrap_or_else(|e| panic!("{what}: {e}"));
+        read(&self.s.path("one"))
+    }
+
+    /// Compares what ranks find with what one does.
+    ///
+    /// # Errors
+    /// The words by which these ranks refuse the model.
+    fn same(
+        &mut self,
+        what: &str,
+        (model, inputs): (&Path, &Path),
+        over: (&str, &[&str]),
+        one: &Tensors,
+    ) -> Result<(), String> {
+        let probed = self.s.probe_over(model, inputs, over, "two");
+        probed.map_err(|e| e.to_string())?;
+        let mut found = far(&read(&self.s.path("two")), one);
+        self.figures += found.len();
+        found.retain(|_, far| far.is_nan() || *far > MOST);
+        if found.is_empty() {
+            return Ok(());
+        }
+        moved(model, &self.s.path("moved"));
+        let probed = self
+            .s
+            .probe(&self.s.path("moved"), inputs, DType::F32, "again");
+        probed.unwrap();
+        let rounding = far(&read(&self.s.path("again")), one);
+        for (key, far) in found {
+            let own = rounding[&key];
+            let said = format!("{what}: {key}: {far:.1e}, by roundings {own:.1e}");
+            println!("{said}");
+            match far <= ROUNDINGS * own {
+                true => self.rounded += 1,
+                false => self.faults.push(said),
+            }
+        }
+        Ok(())
     }
 
     /// Draws a model of the family; false where it is refused, which must be for what [`check`] says.
@@ -339,6 +390,27 @@ fn drawn_models_of_every_family_over_two_ranks_are_those_of_one() {
             let held = m.hold(&what, &case.join("model"), &given);
             assert!(held, "{what}");
         }
+    }
+    m.end();
+}
+
+/// Each family in another of the ways; `CROSSWEAVE_SEED` draws others.
+#[test]
+fn drawn_models_of_every_family_over_cut_rows_are_those_of_one() {
+    let mut m = Models::new();
+    let seed: u64 = std::env::var("CROSSWEAVE_SEED").map_or(1, |s| s.parse().expect("a number"));
+    for (k, f) in FAMILIES.iter().enumerate() {
+        if !f.tensors.stacks.is_empty() {
+            continue;
+        }
+        let mut d = Dice(seed);
+        let spec = drawn(&mut d, f);
+        let (model, given) = (m.s.path("drawn"), m.s.path("given.safetensors"));
+        folder(&mut d, &spec, &model);
+        inputs(&mut d, &spec, &given);
+        let what = format!("{}, seed {seed}", f.name);
+        let held = m.hold_rows(&what, (&model, &given), k + seed as usize);
+        assert_eq!(held, context(spec.model()).is_ok(), "{what}");
     }
     m.end();
 }
