@@ -161,6 +161,12 @@ fn try_key(base: &str, path: &str, value: &str) -> Outcome {
     }
     plain += rest;
     let load = |config: &Value| Config::load("t.json", config.to_string(), &[]);
+    if plain.starts_with("model.moe.") {
+        // The section is asked for with what it cannot do without.
+        let mut experts = config.clone();
+        set(&mut experts, "model.moe.experts", json!(4));
+        config = load(&experts).map_or(config, |_| experts);
+    }
     let before = load(&config).unwrap_or_else(|e| panic!("{path}: {e}"));
     if !set(&mut config, &plain, serde_json::from_str(value).unwrap()) {
         return Outcome::Unknown;
