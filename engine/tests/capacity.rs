@@ -3,6 +3,7 @@
 
 use crate::common;
 use crate::experts_over_ranks::{Spread, gradients_apart, over, stages, with_experts};
+use crate::mixtures::sharded_and_recomputed;
 use common::*;
 use crossweave_engine::{
     Documents, Engine, MicroBatch, OffloadDevice, PipelineOrder, PipelineSpec, RankSpec, Recompute,
@@ -54,17 +55,7 @@ fn layouts_with_all_experts_on_each_rank_drop_alike() {
         let whole = train(&w, &model, &base, 3);
         let lost = drops(&whole);
         assert!(lost.iter().all(|d| *d > 0.05 && *d < 0.5), "{lost:?}");
-        let mut others = vec![];
-        for stage in 1..=3 {
-            others.push((format!("stage {stage}"), staged(base.clone(), stage)));
-        }
-        for recompute in [Recompute::Full, Recompute::Selective] {
-            let s = RankSpec {
-                recompute,
-                ..staged(base.clone(), 3)
-            };
-            others.push((format!("{recompute:?}"), s));
-        }
+        let mut others = sharded_and_recomputed(&base);
         let n = units(&model).len() as u32;
         let s = RankSpec {
             pipeline: Some(PipelineSpec::even(n, 2, PipelineOrder::OneFOneB)),

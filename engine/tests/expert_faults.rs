@@ -20,7 +20,7 @@ use crossweave_mesh::Axis;
 use crossweave_nn::ModelSpec;
 use crossweave_tensor::{
     Block, Builder, Capacity, Cx, Env, Flow, Function, Grouped, Init, Param, Pieces, Priority,
-    Result, Scope, Slots, Spmd, Tensor, Unit, UnitDecl, Var,
+    Result, Scope, Spmd, Tensor, Unit, UnitDecl, Var,
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -121,7 +121,7 @@ impl Block for Top {
         let made = match cx.env.groups.size(Axis::Ep) {
             1 => both(cx, rows, &routing.grouped())?,
             _ => {
-                let ways = Slots::of(cx, &routing, Axis::Ep)?;
+                let ways = crossweave_tensor::Spread::of(cx, &routing, 1.0)?;
                 let rows = ways.to_experts(cx, rows)?;
                 let made = both(cx, rows, &ways.grouped())?;
                 ways.from_experts(cx, made, x)?
@@ -208,7 +208,7 @@ fn first_layer(keys: Value) -> ModelSpec {
     with_experts(&llama(2), moe)
 }
 
-/// Where what experts get is filled up to their capacity, a balance of what they get is 1 whatever was chosen. It is judged by what was chosen.
+/// A balance of slots that are all filled up is 1 whatever was chosen: it is judged by the choices (NVIDIA/Megatron-LM#1617).
 #[test]
 fn megatron_lm_1617_slots_that_are_filled_up_are_not_choices() {
     let w = world();
@@ -251,7 +251,7 @@ fn megatron_lm_1984_tokens_that_do_not_count_have_no_part_in_the_balance() {
     }
 }
 
-/// Where the gradient that comes from experts was not added up over ranks, routers went apart after the first step. Every rank has one loss of one batch, to
+/// A gradient of routers that was not added up over ranks set these apart after the first step (pytorch/torchtitan#2387). Every rank has one loss of one batch, to
 /// the bit, with the routers that it has itself.
 #[test]
 fn torchtitan_2387_routers_stay_the_same_on_all_ranks() {

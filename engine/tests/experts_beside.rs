@@ -2,7 +2,7 @@
 //! as on ranks that have all of it; the losses of routers are those of whole sequences; and what ranks say to each other is what the formulas count.
 
 use crate::common::*;
-use crate::experts_over_ranks::{gradients_apart, mixtral, stages, with_experts};
+use crate::experts_over_ranks::{gradients_apart, mixtral, stages, trained_alike, with_experts};
 use crossweave_engine::{OffloadDevice, PipelineOrder, RankSpec, Recompute, ReduceGradients};
 use crossweave_hal::{CollectiveLine, DType};
 use crossweave_mesh::{Axis, Place};
@@ -181,14 +181,7 @@ fn experts_train_in_every_layout_as_whole_ones() {
                 }
                 let got = train(&w, &laid, &s, 3);
                 let what = format!("model {i}, {mesh:?}, stage {stage}, number {k}");
-                let far = distance(&got, &whole);
-                assert!(far < 2e-5, "{what}: {far:e}");
-                for (a, b) in got.metrics.iter().zip(&whole.metrics) {
-                    let apart = (a.grad_norm - b.grad_norm).abs() / b.grad_norm;
-                    assert!(apart < 2e-5, "{what}: norm {apart:e}");
-                }
-                let apart = (got.validation[0] - whole.validation[0]).abs();
-                assert!(apart < 2e-5 * whole.validation[0], "{what}: {apart:e}");
+                trained_alike(&got, &whole, &what);
                 figures_near(&got, &whole, &what);
             }
         }

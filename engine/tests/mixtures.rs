@@ -55,6 +55,19 @@ fn routers(o: &Outcome) -> Vec<u64> {
     o.metrics.iter().flat_map(of).map(f64::to_bits).collect()
 }
 
+/// The same over ZeRO stages 1 to 3, and over the last with activations that are computed again.
+pub fn sharded_and_recomputed(s: &RankSpec) -> Vec<(String, RankSpec)> {
+    let sharded = (1..=3).map(|stage| (format!("stage {stage}"), staged(s.clone(), stage)));
+    let again = [Recompute::Full, Recompute::Selective].map(|recompute| {
+        let s = RankSpec {
+            recompute,
+            ..staged(s.clone(), 3)
+        };
+        (format!("{recompute:?}"), s)
+    });
+    sharded.chain(again).collect()
+}
+
 #[test]
 fn layouts_with_all_experts_on_each_rank_agree_to_the_bit() {
     let (w, dir) = (world(), tempfile::tempdir().unwrap());
@@ -69,17 +82,7 @@ fn layouts_with_all_experts_on_each_rank_agree_to_the_bit() {
             ..spec(dp, 3)
         };
         let whole = train(&w, &model, &base, 3);
-        let mut others = vec![];
-        for stage in 1..=3 {
-            others.push((format!("stage {stage}"), staged(base.clone(), stage)));
-        }
-        for recompute in [Recompute::Full, Recompute::Selective] {
-            let s = RankSpec {
-                recompute,
-                ..staged(base.clone(), 3)
-            };
-            others.push((format!("{recompute:?}"), s));
-        }
+        let mut others = sharded_and_recomputed(&base);
         let n = units(&model).len() as u32;
         for order in [PipelineOrder::OneFOneB, PipelineOrder::GPipe] {
             let s = RankSpec {

@@ -12,8 +12,8 @@ use crate::desc::{self, Balance, Model, Tokens};
 use crate::parts::{Curve, Declare, activation};
 use crate::split::cuts_tokens;
 use crossweave_tensor::{
-    Axis, Block, Builder, Capacity, Cx, Flow, Grouped, Init, Param, Pieces, Place, Pointwise,
-    Priority, Result, Routing, Scope, Slots, Spread, Unit, Var,
+    Axis, Block, Builder, Capacity, Cx, Flow, Init, Param, Pieces, Place, Pointwise, Priority,
+    Result, Routing, Scope, Spread, Unit, Var,
 };
 
 /// The work of an expert between its products.
@@ -21,37 +21,6 @@ enum Between {
     Curve(Curve),
     Swiglu,
     Glu(Pointwise),
-}
-
-/// The ways of rows to the ranks that have their experts.
-enum Ways {
-    /// As many as come.
-    Counted(Spread),
-    /// The slots of capacities.
-    Fixed(Slots),
-}
-
-impl Ways {
-    fn grouped(&self) -> Grouped {
-        match self {
-            Ways::Counted(w) => w.grouped(),
-            Ways::Fixed(w) => w.grouped(),
-        }
-    }
-
-    fn there(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
-        match self {
-            Ways::Counted(w) => w.to_experts(cx, x),
-            Ways::Fixed(w) => w.to_experts(cx, x),
-        }
-    }
-
-    fn back(&self, cx: &mut Cx<'_>, x: Var, like: Var) -> Result<Var> {
-        match self {
-            Ways::Counted(w) => w.from_experts(cx, x, like),
-            Ways::Fixed(w) => w.from_experts(cx, x, like),
-        }
-    }
 }
 
 /// The tokens over which something is looked at, as ops have them.
@@ -173,17 +142,10 @@ impl Experts {
     }
 
     /// The experts of each token, and the gates of these: within capacities, but where text is continued.
-    fn choose(&self, cx: &mut Cx<'_>, probabilities: Var) -> Result<(Var, Routing, bool)> {
+    fn choose(&self, cx: &mut Cx<'_>, probabilities: Var) -> Result<(Var, Routing)> {
         match self.capacity.filter(|_| !cx.env.batch.continues) {
-            Some(room) => {
-                let how = (self.chosen, self.whole);
-                let (gates, routing) = cx.choose_within(probabilities, how, &room)?;
-                Ok((gates, routing, true))
-            }
-            None => {
-                let (gates, routing) = cx.choose_experts(probabilities, self.chosen, self.whole)?;
-                Ok((gates, routing, false))
-            }
+            Some(room) => cx.choose_within(probabilities, (self.chosen, self.whole), &room),
+            None => cx.choose_experts(probabilities, self.chosen, self.whole),
         }
     }
 
@@ -191,15 +153,14 @@ impl Experts {
     pub fn run(&self, cx: &mut Cx<'_>, x: Var, flow: &mut Vec<Var>) -> Result<Var> {
         let scores = cx.router_scores(x, self.router)?;
         let probabilities = cx.softmax(scores)?;
-        let (gates, routing, limited) = self.choose(cx, probabilities)?;
+        let (gates, routing) = self.choose(cx, probabilities)?;
         let rows = cx.dispatch(x, &routing)?;
-        let ways = match (self.apart, limited) {
-            (false, _) => None,
-            (true, true) => Some(Ways::Fixed(Slots::of(cx, &routing, Axis::Ep)?)),
-            (true, false) => Some(Ways::Counted(Spread::of(cx, &routing, self.room)?)),
+        let ways = match self.apart {
+            true => Some(Spread::of(cx, &routing, self.room)?),
+            false => None,
         };
         let (rows, by) = match &ways {
-            Some(ways) => (ways.there(cx, rows)?, ways.grouped()),
+            Some(ways) => (ways.to_experts(cx, rows)?, ways.grouped()),
             None => (rows, routing.grouped()),
         };
         let up = cx.expert_linear(rows, self.stacks[0], &by)?;
@@ -215,7 +176,7 @@ impl Experts {
         };
         let mut down = cx.expert_linear(h, self.stacks[1], &by)?;
         if let Some(ways) = &ways {
-            down = ways.back(cx, down, x)?;
+            down = ways.from_experts(cx, down, x)?;
         }
         let y = cx.combine(down, gates, &routing, x)?;
         let Some(balance) = self.balance else {

@@ -49,7 +49,6 @@ pub use ops::norm::NormForm;
 pub use ops::norm_over::RmsNormOver;
 pub use ops::pointwise::Pointwise;
 pub use ops::routing::{Grouped, Routing};
-pub use ops::slots::Slots;
 pub use ops::spread::{Spread, planned_room};
 pub use ops::vocabulary::Vocabulary;
 pub use param::{

@@ -359,7 +359,7 @@ impl Check {
         y
     }
 
-    /// What is counted of the choices of tokens `x`, with what is theirs alone (V): over the axes `over` whose ranks have other tokens of the same scope the
+    /// Counts of the choices of tokens `x`, beside figures of each token alone (V): over the axes `over` whose ranks have other tokens of the same scope the
     /// counts are summed, once; where that is missing the whole is a pending sum.
     pub(crate) fn counted(&mut self, op: &'static str, x: Spmd, over: AxisSet) -> Spmd {
         let mut y = self.same(op, &[x], false);

@@ -74,7 +74,7 @@ pub fn check_holds_run(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where a run of this job begins whose folder is `out`: at the newest checkpoint of the run that it continues, or at the one that is named.
+/// The beginning of a run of this job whose folder is `out`: at the newest checkpoint of the run that it continues, or at the one that is named.
 ///
 /// # Errors
 /// As [`find`].

@@ -278,7 +278,7 @@ impl Models {
         false
     }
 
-    /// What one rank finds.
+    /// Logits, loss and gradients of one rank.
     fn alone(&self, what: &str, model: &Path, inputs: &Path) -> Tensors {
         let probed = self.s.probe(model, inputs, DType::F32, "one");
         probed.unwrap_or_else(|e| panic!("{what}: {e}"));

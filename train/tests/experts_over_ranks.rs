@@ -3,7 +3,7 @@
 
 use crate::split::near;
 use crate::support::oracles::{oracle, read};
-use crate::support::{CONFIG, Scratch, ledger, losses};
+use crate::support::{CONFIG, Job, Scratch, ledger, losses};
 use serde_json::{Value, json};
 
 /// A config by steps of four rows in micro-batches of one, so that the losses of routers are of the same rows on all numbers of ranks.
@@ -46,6 +46,18 @@ const MESHES: [Mesh; 5] = [
     (4, &["zero_optimization.stage=2"]),
 ];
 
+/// Runs three steps over the first mesh of each pair and three over the second: as the run `whole` over one rank.
+fn goes_on<'a>(s: &'a Scratch, job: &dyn Fn(Mesh, u64) -> Job<'a>, changes: &[(Mesh, Mesh)]) {
+    for (i, (first, then)) in changes.iter().enumerate() {
+        let [part, rest] = ["part", "rest"].map(|w| format!("{i}-{w}"));
+        job(*first, 3).run(&part);
+        job(*then, 6).resume(&part).run(&rest);
+        let what = format!("over {first:?}, then {then:?}");
+        near(s, &rest, "whole", &what);
+        s.verify(&part);
+    }
+}
+
 #[test]
 fn a_run_goes_on_over_other_factors_and_leaves_as_it_came() {
     let s = Scratch::new();
@@ -57,27 +69,14 @@ fn a_run_goes_on_over_other_factors_and_leaves_as_it_came() {
     };
     job((1, &[]), 6).run("whole");
     let [two, four, staged, stages, dense] = MESHES;
-    for (i, (first, then)) in [
+    let changes = [
         (two, four),
         (four, staged),
         (staged, dense),
         (stages, two),
         (dense, staged),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let [part, rest] = ["part", "rest"].map(|w| format!("{i}-{w}"));
-        job(first, 3).run(&part);
-        job(then, 6).resume(&part).run(&rest);
-        near(
-            &s,
-            &rest,
-            "whole",
-            &format!("over {first:?}, then {then:?}"),
-        );
-        s.verify(&part);
-    }
+    ];
+    goes_on(&s, &job, &changes);
     // The folder in the form in which it came, with each expert in its place.
     let came = read(&s.path("base").join("model/model.safetensors"));
     let out = read(&s.path("0-rest").join("model/model.safetensors"));
@@ -122,27 +121,14 @@ fn a_run_goes_on_over_ranks_that_cut_layers_and_rows() {
     job((1, &[]), 6).run("whole");
     let [cut, folded, rows, all] = BESIDE;
     let [two, ..] = MESHES;
-    for (i, (first, then)) in [
+    let changes = [
         (cut, folded),
         (folded, rows),
         (rows, all),
         (all, two),
         (two, cut),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let [part, rest] = ["part", "rest"].map(|w| format!("{i}-{w}"));
-        job(first, 3).run(&part);
-        job(then, 6).resume(&part).run(&rest);
-        near(
-            &s,
-            &rest,
-            "whole",
-            &format!("over {first:?}, then {then:?}"),
-        );
-        s.verify(&part);
-    }
+    ];
+    goes_on(&s, &job, &changes);
     // Each expert in its place, of whichever parts it was.
     let [came, out] =
         ["whole", "0-rest"].map(|run| read(&s.path(run).join("model/model.safetensors")));

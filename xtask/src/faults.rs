@@ -24,7 +24,7 @@ fn condition(name: &str) -> String {
 /// The text of a file with an edit.
 ///
 /// # Errors
-/// What is to be replaced is not there, or not once.
+/// The text to be replaced is not there, or not once.
 fn edited(text: &str, edit: &Edit, name: &str) -> Result<String, String> {
     match text.matches(edit.old).count() {
         1 => Ok(text.replace(edit.old, &edit.new.replace("SEEDED", &condition(name)))),
@@ -78,13 +78,13 @@ fn copy(root: &Path, from: &str, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What became of a fault.
+/// The layout that caught a fault.
 #[derive(Debug, PartialEq, Eq)]
 struct Caught {
     /// Layouts until then.
     layouts: u64,
     words: String,
-    /// What was wrong with that.
+    /// The difference, or the error.
     what: String,
 }
 
@@ -115,11 +115,11 @@ fn draw(copy: &Path, name: &str, only: &str, seed: &str) -> Result<Option<Caught
     run.env(FAULT, name).env("CROSSWEAVE_ONLY", only);
     run.env("CROSSWEAVE_LAYOUTS", MOST.to_string());
     run.env("CROSSWEAVE_SEED", seed);
-    said(run).and_then(|said| read(&said))
+    printed(run).and_then(|text| read(&text))
 }
 
-/// What a command prints.
-fn said(mut run: Command) -> Result<String, String> {
+/// The standard output of a command.
+fn printed(mut run: Command) -> Result<String, String> {
     let out = run.stderr(std::process::Stdio::inherit()).output();
     let out = out.map_err(|e| format!("cargo: {e}"))?;
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
@@ -195,7 +195,7 @@ pub fn catch(root: &Path, seed: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// What the faults replace is in the sources once, and what they make of a file is Rust.
+    /// Each text that a fault replaces is in the sources once, and what becomes of a file is Rust.
     #[test]
     fn every_fault_still_fits_the_sources() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

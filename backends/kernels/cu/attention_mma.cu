@@ -130,7 +130,7 @@ template <class A> CW_DEVICE bool cw_met(const A& a, Key, u32 b, i64 t0, i64 x) 
   return lo < hi;
 }
 
-// What a block from t0 on asks of rows of the other side.
+// The rows of the other side that a block from t0 on meets.
 template <class A, class S> struct Rows {
   const A& a; u32 b; i64 t0, begin, end; int all_from, all_to;
   // Rows of a tile of one segment are met where they are in begin..end; of several each is looked at.

@@ -45,7 +45,7 @@ impl Scope {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judged {
-    /// All.
+    /// All tokens.
     #[default]
     All,
     /// Those whose labels count.
@@ -59,7 +59,7 @@ pub enum Priority {
     /// Those of the largest probability.
     #[default]
     Probs,
-    /// The first.
+    /// Those that come first in their group.
     Position,
 }
 

@@ -42,7 +42,7 @@ enum Kind {
     Load,
 }
 
-/// What is said to other ranks of the tokens that experts have.
+/// The name of the sum over ranks of the tokens that experts have.
 pub const COUNTS: &str = "counts of experts";
 
 /// The axes whose ranks have other tokens of the same scope.
@@ -164,6 +164,12 @@ impl Cx<'_> {
                 at
             }
         };
+        let axes = token_axes(self);
+        if let Some(axis) = axes.iter().next().filter(|_| counted) {
+            return shape_error(format!(
+                "tally: the tokens that count are known of whole rows, and {axis} cuts them"
+            ));
+        }
         let labels = self.env.batch.targets.as_ref().filter(|_| counted);
         let counted = match labels {
             Some(t) if t.numel() == n => Some(Counted::of(run, t, each)?),
@@ -196,7 +202,7 @@ impl Cx<'_> {
             let means = means.view([scopes, e]);
             binary(run, op::binary::DIV, [&means, &means, &many])?;
         }
-        for axis in token_axes(self).iter() {
+        for axis in axes.iter() {
             self.env.groups.all_reduce(run, COUNTS, axis, &parts)?;
         }
         let all = match counted {

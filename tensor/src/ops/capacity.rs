@@ -6,14 +6,14 @@
 //! which zeros are read and to which nothing is added, so that its gate is lost.
 
 use super::balance::Scope;
-use super::launch::{binary, count, none, picked, sorted, whole};
+use super::launch::{binary, count, counted, picked, sorted, whole};
 use super::routing::Routing;
 use crate::error::{Result, shape_error};
 use crate::{Run, Tensor};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
 
-/// Which choices of an expert keep their slots.
+/// The order in which choices of an expert are given its slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
     /// Those of the largest probability, of equal ones the earlier token's.
@@ -97,14 +97,7 @@ impl Capacity {
             }
         };
         let [cell_at, order] = sorted(run, [&keys, &order], 0)?;
-        let [counts, starts] = [
-            run.empty([cells], DType::I32)?,
-            run.empty([cells], DType::I32)?,
-        ];
-        let o = [Some(&counts), Some(&cell)];
-        run.launch(op::HISTOGRAM, &o, none().as_bytes(), &[])?;
-        let o = [Some(&starts), Some(&counts)];
-        run.launch(op::CUMSUM, &o, op::DimParams::default().as_bytes(), &[])?;
+        let [counts, starts] = counted(run, &cell, cells)?;
         change(op::binary::SUB, &starts, &counts)?;
         // The slot of each, where that is one of the cell's.
         let slot = numbers;

@@ -70,6 +70,16 @@ pub(super) fn sorted(
     Ok(out)
 }
 
+/// The occurrences of each number below `n` among `keys`, and their running sums, i32 `[n]`.
+pub(super) fn counted(run: &Run<'_>, keys: &Tensor, n: u64) -> Result<[Tensor; 2]> {
+    let [counts, ends] = [run.empty([n], DType::I32)?, run.empty([n], DType::I32)?];
+    let o = [Some(&counts), Some(keys)];
+    run.launch(op::HISTOGRAM, &o, none().as_bytes(), &[])?;
+    let o = [Some(&ends), Some(&counts)];
+    run.launch(op::CUMSUM, &o, op::DimParams::default().as_bytes(), &[])?;
+    Ok([counts, ends])
+}
+
 /// Adds up the elements of dim `axis` into a dim of one.
 pub(super) fn sum(run: &Run<'_>, to: &Tensor, x: &Tensor, axis: usize) -> Result<()> {
     let p = op::ReduceParams {

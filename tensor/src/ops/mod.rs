@@ -27,7 +27,7 @@ pub mod ring;
 mod ring_parts;
 pub mod rope;
 pub mod routing;
-pub mod slots;
+mod slots;
 pub mod split;
 pub mod spread;
 pub mod vocabulary;
@@ -64,7 +64,6 @@ pub(crate) enum OpNode {
     Transition(comm::Node),
     Experts(Box<experts::Node>),
     Spread(Box<spread::Node>),
-    Slots(Box<slots::Node>),
     Balance(balance::Node),
     Custom(custom::Node),
 }
@@ -96,7 +95,6 @@ impl OpNode {
             OpNode::Transition(n) => n.backward(b, nodes),
             OpNode::Experts(n) => n.backward(b, nodes),
             OpNode::Spread(n) => n.backward(b),
-            OpNode::Slots(n) => n.backward(b),
             OpNode::Balance(n) => n.backward(b, nodes),
             OpNode::Custom(n) => n.backward(b, nodes),
         }
@@ -135,7 +133,6 @@ impl OpNode {
             OpNode::Transition(n) => vec![n.x],
             OpNode::Experts(n) => n.ins.clone(),
             OpNode::Spread(n) => vec![n.x],
-            OpNode::Slots(n) => vec![n.x],
             OpNode::Balance(n) => vec![n.x],
             OpNode::Custom(n) => n.ins.clone(),
         }
@@ -167,7 +164,6 @@ impl OpNode {
             OpNode::Transition(n) => Some(n.out),
             OpNode::Experts(n) => Some(n.out),
             OpNode::Spread(n) => Some(n.out),
-            OpNode::Slots(n) => Some(n.out),
             OpNode::Balance(n) => Some(n.out),
             OpNode::Custom(n) => Some(n.out),
         }]

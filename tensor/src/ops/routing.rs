@@ -1,6 +1,6 @@
 //! The experts of the tokens of a micro-batch as tables: where the row of each choice goes, and whose row is where.
 
-use super::launch::{binary, count, map, none, picked, sorted, sum, whole};
+use super::launch::{binary, count, counted, map, none, picked, sorted, sum, whole};
 use crate::error::Result;
 use crate::{Run, Tensor};
 use crossweave_hal::DType;
@@ -53,20 +53,11 @@ impl Routing {
             op::binary::DIV,
             [&token, &order, &whole(run, k, rows)?],
         )?;
-        let [counts, ends] = [run.empty([e], DType::I32)?, run.empty([e], DType::I32)?];
-        let o = [Some(&counts), Some(&experts)];
-        run.launch(op::HISTOGRAM, &o, none().as_bytes(), &[])?;
-        let o = [Some(&ends), Some(&counts)];
-        run.launch(op::CUMSUM, &o, op::DimParams::default().as_bytes(), &[])?;
+        let [counts, ends] = counted(run, &experts, e)?;
+        let tables = [order, place, token, ends, counts];
         Ok(Routing {
-            experts,
-            order,
-            place,
-            token,
-            ends,
-            counts,
-            sizes,
             limited: false,
+            ..Routing::limited(experts, tables, sizes)
         })
     }
 
@@ -86,6 +77,11 @@ impl Routing {
             sizes,
             limited: true,
         }
+    }
+
+    /// Returns true if choices may have been dropped: places are slots then, as many for each expert.
+    pub(super) fn is_limited(&self) -> bool {
+        self.limited
     }
 
     /// Rows in the order of experts.

@@ -15,6 +15,7 @@ use super::OpNode;
 use super::add;
 use super::launch::{gather, sum};
 use super::routing::{Grouped, Routing};
+use super::slots::Slots;
 use crate::env::Env;
 use crate::error::{Error, Result, shape_error};
 use crate::exchange::{Exchange, Link};
@@ -41,11 +42,20 @@ pub struct Spread {
     grouped: Grouped,
     /// Rows of this rank's tokens.
     own: u64,
-    /// None where a rank has all of every expert.
-    ways: Option<Arc<Ways>>,
+    ways: Ways,
 }
 
-struct Ways {
+#[derive(Clone)]
+enum Ways {
+    /// The rank has all of every expert.
+    Here,
+    /// Rows travel, of which the host has read the numbers.
+    Counted(Arc<Counted>),
+    /// Slots of capacities travel, whose number follows from shapes.
+    Fixed(Slots),
+}
+
+struct Counted {
     /// The name of the unit.
     unit: Arc<str>,
     /// Rows of this rank's tokens.
@@ -140,7 +150,7 @@ impl Rows<'_> {
         }
     }
 
-    /// The tables and ends of [`Ways`]: what stands behind the last row is the first.
+    /// The tables and ends of [`Counted`]: what stands behind the last row is the first.
     fn tables(&self, room: usize) -> [Vec<i32>; 3] {
         let first = |at: &mut i32, n: &i32| Some(std::mem::replace(at, *at + n));
         let starts: Vec<i32> = self.come.iter().scan(0, first).collect();
@@ -191,8 +201,8 @@ fn room(came: u64, [balanced, most]: [u64; 2], planned: Option<f64>) -> u64 {
 }
 
 impl Spread {
-    /// The ways of the rows of `routing` to the ranks that have their experts, each as many of them, and parts of each. A dry run has room for
-    /// `times` the rows that come where all get as many.
+    /// The ways of the rows of `routing` to the ranks that have their experts, each as many of them, and parts of each. Without capacities a dry run has
+    /// room for `times` the rows that come where all get as many.
     ///
     /// # Errors
     /// Experts that the ranks do not divide; no memory for the rows that come; the device.
@@ -203,7 +213,15 @@ impl Spread {
             return Ok(Spread {
                 grouped: routing.grouped(),
                 own,
-                ways: None,
+                ways: Ways::Here,
+            });
+        }
+        if routing.is_limited() {
+            let (slots, grouped) = Slots::of(env.run, routing, [ranks, parts])?;
+            return Ok(Spread {
+                grouped,
+                own,
+                ways: Ways::Fixed(slots),
             });
         }
         let (run, [n, k, e]) = (env.run, routing.sizes);
@@ -261,7 +279,7 @@ impl Spread {
                 experts: each,
             },
             own,
-            ways: Some(Arc::new(Ways {
+            ways: Ways::Counted(Arc::new(Counted {
                 unit,
                 own,
                 there,
@@ -280,8 +298,11 @@ impl Spread {
 
     /// Sends rows one of the two ways.
     fn run(&self, env: &Env<'_>, x: &Tensor, way: Way) -> Result<Tensor> {
-        let Some(ways) = &self.ways else {
-            return Ok(x.clone());
+        let ways = match (&self.ways, way) {
+            (Ways::Here, _) => return Ok(x.clone()),
+            (Ways::Fixed(slots), Way::There) => return slots.there(env, &dense(env, x)?),
+            (Ways::Fixed(slots), Way::Back) => return slots.back(env, &dense(env, x)?),
+            (Ways::Counted(ways), _) => ways,
         };
         let made = match way {
             Way::There => ways.there(env, x),
@@ -292,7 +313,7 @@ impl Spread {
     }
 }
 
-/// What [`Spread::of`] reads: the rows that this rank has for each expert, and those that come to its own.
+/// The numbers that [`Spread::of`] reads: rows that this rank has for each expert, and those that come to its own.
 fn counts(env: &Env<'_>, routing: &Routing, [ranks, parts]: [u64; 2]) -> Result<Tensor> {
     let (run, e) = (env.run, routing.sizes[2]);
     let all = run.empty([e + e * parts], DType::I32)?;
@@ -384,7 +405,7 @@ impl Leg {
     }
 }
 
-impl Ways {
+impl Counted {
     /// Rows of this rank's tokens in the order of experts, where these are, in the order of theirs.
     fn there(&self, env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
         let mut rows = dense(env, x)?;
@@ -396,7 +417,7 @@ impl Ways {
         Ok(sorted)
     }
 
-    /// What was made of the same rows, as they were before.
+    /// The results of the same rows, as these were before.
     fn back(&self, env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
         let mut rows = env.run.empty([self.room, x.shape().last()], x.dtype())?;
         gather(env.run, &rows, &dense(env, x)?, &self.tables[1])?;
@@ -451,27 +472,8 @@ fn came_back(c: &mut Check, x: Spmd, like: Spmd) -> Spmd {
     like
 }
 
-/// Notes the types of rows `x` that went through the door to their experts, as `out`.
-pub(super) fn note_there(cx: &mut Cx<'_>, x: Var, out: Var) {
-    let groups = cx.env.groups;
-    let dense = AxisSet::STAGE.iter().filter(|a| groups.size(*a) > 1);
-    let long = AxisSet::of(&dense.collect::<Vec<_>>());
-    cx.typed(out, |c| {
-        let x = c.vals[x.0 as usize];
-        went(c, x, long)
-    });
-}
-
-/// Notes the types of what experts have made, `x`, that came back through the door as `out`, where rows lie as those of `like`.
-pub(super) fn note_back(cx: &mut Cx<'_>, x: Var, like: Var, out: Var) {
-    cx.typed(out, |c| {
-        let [x, like] = [x, like].map(|v| c.vals[v.0 as usize]);
-        came_back(c, x, like)
-    });
-}
-
 /// The same elements one behind the other.
-pub(super) fn dense(env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
+fn dense(env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
     if x.is_dense() {
         return Ok(x.clone());
     }
@@ -501,7 +503,13 @@ impl Spread {
     /// Other rows than those of the ways; the device.
     pub fn to_experts(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
         let out = self.go(cx, x, Way::There)?;
-        note_there(cx, x, out);
+        let groups = cx.env.groups;
+        let dense = AxisSet::STAGE.iter().filter(|a| groups.size(*a) > 1);
+        let long = AxisSet::of(&dense.collect::<Vec<_>>());
+        cx.typed(out, |c| {
+            let x = c.vals[x.0 as usize];
+            went(c, x, long)
+        });
         Ok(out)
     }
 
@@ -511,7 +519,10 @@ impl Spread {
     /// As [`Spread::to_experts`].
     pub fn from_experts(&self, cx: &mut Cx<'_>, x: Var, like: Var) -> Result<Var> {
         let out = self.go(cx, x, Way::Back)?;
-        note_back(cx, x, like, out);
+        cx.typed(out, |c| {
+            let [x, like] = [x, like].map(|v| c.vals[v.0 as usize]);
+            came_back(c, x, like)
+        });
         Ok(out)
     }
 

@@ -89,16 +89,6 @@ fn tree() -> PathBuf {
 /// What the configs name, in a folder of its own.
 struct Files(tempfile::TempDir);
 
-/// Where the caches of a rehearsal are written, some five thousand small files that are each synced: in memory where that can be, since syncs
-/// of a busy disk take minutes.
-fn scratch() -> PathBuf {
-    let memory = PathBuf::from("/dev/shm");
-    match memory.is_dir() {
-        true => memory,
-        false => std::env::temp_dir(),
-    }
-}
-
 impl Files {
     fn new() -> Files {
         let f = Files(tempfile::tempdir().unwrap());
@@ -262,7 +252,7 @@ impl Files {
         let several = ranks.contains(':');
         let config = self.0.path().join(config);
         let around = Surroundings {
-            scratch: scratch(),
+            scratch: std::env::temp_dir(),
             ..Surroundings::default()
         };
         Request {

@@ -303,7 +303,7 @@ fn of_run(axis: &Axis) -> bool {
 pub struct Draws {
     pub dice: Dice,
     pub seen: Seen,
-    /// What every layout has.
+    /// Choices that every layout has.
     always: Layout,
     drawn: HashSet<Layout>,
     /// Tries of each two axes since the last layout that has both, and the key by which they are refused.

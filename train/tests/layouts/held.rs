@@ -124,7 +124,7 @@ impl Far {
     }
 }
 
-/// What a run is beside its layout.
+/// The part that a run has in holding a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum As {
     /// Nothing: the layout as it is.
@@ -298,7 +298,7 @@ impl Lab {
     /// Runs a layout and holds it against everything.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first fault.
     pub fn hold(&mut self, l: &Layout) -> Result<(), Fault> {
         self.base(l)?;
         let checked = match self.trainer(l).check() {

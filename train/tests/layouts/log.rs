@@ -4,7 +4,7 @@ use super::draw::Layout;
 use super::held::Fault;
 use std::path::{Path, PathBuf};
 
-/// What became of a layout.
+/// A layout that was held, and its result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     /// The seed of its weights and samples, by which it was drawn.
@@ -19,7 +19,7 @@ pub struct Line {
     pub refused: bool,
     /// The layout.
     pub words: String,
-    /// What is wrong with it; empty: nothing.
+    /// The fault in words; empty: none.
     pub fault: String,
 }
 

@@ -70,18 +70,18 @@ fn given(name: &str) -> Option<u64> {
     )
 }
 
-/// What is drawn, and until when.
+/// The layouts to draw, and when to stop.
 struct Ask {
     seed: u64,
     most: u64,
     limit: Option<Duration>,
-    /// What every layout has.
+    /// Choices that every layout has.
     always: Layout,
-    /// What fails is noted, and does not end it.
+    /// Failures are noted and do not end the sweep.
     keep: bool,
 }
 
-/// What a layout, or one that breaks a rule, comes to.
+/// Holds a layout, or one that breaks a rule, and returns its line of the log.
 fn held(lab: &mut Lab, l: &Layout, seed: u64, refused: bool) -> (Line, Result<(), Fault>) {
     let (begun, before) = (Instant::now(), [lab.by_bits, lab.planned]);
     let held = match refused {
@@ -142,7 +142,7 @@ fn hold_all(ask: &Ask, log: &mut Log) -> Draws {
 }
 
 /// Draws until a fault that was seeded into the sources is caught, and says how.
-fn seeded(ask: &Ask) {
+fn catch_seeded_fault(ask: &Ask) {
     let (mut lab, mut draws) = (Lab::new(ask.seed), Draws::new(ask.seed, ask.always));
     for n in 1..=ask.most {
         let l = draws.draw();
@@ -196,7 +196,7 @@ fn sweep() {
         keep: most.is_some(),
     };
     if std::env::var_os("CROSSWEAVE_FAULT").is_some() {
-        return seeded(&ask);
+        return catch_seeded_fault(&ask);
     }
     let file = std::env::var_os("CROSSWEAVE_LOG");
     let mut log = Log::open(file.as_ref().map(Path::new));

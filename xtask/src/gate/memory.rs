@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// shares between processes have theirs.
 const ROOM: u64 = 4 << 30;
 
+/// Its name, behind which the number of the process stands that made it.
+const NAME: &str = "crossweave-tests-";
+
 /// The folder; removed with all in it when it is dropped.
 pub struct Folder(PathBuf);
 
@@ -20,12 +23,13 @@ impl Folder {
         if free < ROOM || available(&std::fs::read_to_string("/proc/meminfo").ok()?)? < ROOM {
             return None;
         }
-        let path = at.join(format!("crossweave-tests-{}", std::process::id()));
+        clear(at);
+        let path = at.join(format!("{NAME}{}", std::process::id()));
         std::fs::create_dir(&path).ok()?;
         Some(Folder(path))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -34,6 +38,17 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Removes folders of processes that were killed: nobody else gives their memory back.
+fn clear(at: &Path) {
+    for entry in std::fs::read_dir(at).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|n| n.strip_prefix(NAME));
+        if process.is_some_and(|p| !Path::new("/proc").join(p).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -63,6 +78,10 @@ mod tests {
         };
         let path = folder.path().to_path_buf();
         std::fs::write(path.join("a"), b"a").unwrap();
+        let dead = path.with_file_name(format!("{NAME}{}", u32::MAX));
+        std::fs::create_dir(&dead).unwrap();
+        clear(path.parent().unwrap());
+        assert!(path.exists() && !dead.exists());
         drop(folder);
         assert!(!path.exists());
     }

@@ -18,9 +18,9 @@ pub struct Fault {
 pub struct Edit {
     /// From the root.
     pub file: &'static str,
-    /// What is there.
+    /// The text that is there.
     pub old: &'static str,
-    /// What comes there.
+    /// The text in its place.
     pub new: &'static str,
 }
 
@@ -101,8 +101,8 @@ pub const FAULTS: &[Fault] = &[
     )]),
     fault("counts-once", "ranks do not exchange how many rows come for their experts", &[edit(
         "tensor/src/ops/spread.rs",
-        "env.groups\n                .exchange(run, &on, &[Exchange::AllToAll { send, recv }])?;",
-        "match SEEDED {\n                true => add::copy(env, recv, send)?,\n                false => env.groups.exchange(run, &on, &[Exchange::AllToAll { send, recv }])?,\n            }",
+        "env.groups\n            .exchange(run, &on(Axis::Ep), &[Exchange::AllToAll { send, recv }])?;",
+        "match SEEDED {\n            true => add::copy(env, recv, send)?,\n            false => env.groups.exchange(run, &on(Axis::Ep), &[Exchange::AllToAll { send, recv }])?,\n        }",
     )]),
     fault("local-mask", "queries of a piece of a row are masked by their place in it", &[edit(
         "tensor/src/ops/attention.rs",
