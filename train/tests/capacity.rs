@@ -146,12 +146,21 @@ fn capacities_that_cannot_be_are_refused_by_key() {
         moe.as_object_mut().unwrap().extend(given);
         s.job_of(config(moe)).refused(parts);
     }
-    for (ranks, cut) in [(2, "mesh.tp=2"), (2, "mesh.cp=2")] {
-        let job = s.job_of(config(json!({"experts": 4, "capacity_factor": 1})));
+    for cut in ["mesh.tp=2", "mesh.cp=2"] {
         let key = cut.split('=').next().unwrap();
-        job.ranks(ranks)
-            .set(cut)
-            .refused(&[key, "whole rows", "capacity_factor"]);
+        for (moe, out) in [
+            (
+                json!({"experts": 4, "capacity_factor": 1}),
+                "capacity_factor",
+            ),
+            (
+                json!({"experts": 4, "aux_loss_tokens": "counted"}),
+                "aux_loss_tokens",
+            ),
+        ] {
+            let job = s.job_of(config(moe)).ranks(2).set(cut);
+            job.refused(&[key, "whole rows", out]);
+        }
     }
     // These families have no capacity in their files, and their keys say how many experts they have.
     for family in ["mixtral", "qwen3_moe"] {

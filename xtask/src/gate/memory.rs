@@ -4,8 +4,7 @@
 use nix::sys::statvfs::statvfs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that must be free, of the file system and of the machine: fifty times what tests have had there at once, so that builds and what MPI
-/// shares between processes have theirs.
+/// Bytes that must be free, of the file system and of the machine: beside the files of tests, builds and what MPI shares between processes have theirs.
 const ROOM: u64 = 4 << 30;
 
 /// Its name, behind which the number of the process stands that made it.
