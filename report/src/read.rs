@@ -27,7 +27,7 @@ pub struct Step {
     pub tokens_per_s: Option<f64>,
     /// Milliseconds of the step.
     pub step_ms: Option<f64>,
-    /// What a model with experts says of its routers: their loss without its coefficient, the tokens of the expert with the fewest and with the
+    /// Figures of a model's routers, where it has experts: their loss without its coefficient, the tokens of the expert with the fewest and with the
     /// most over those that each would have if all had as many, and the part of choices that found no room.
     pub routers: [Option<f64>; 4],
     /// Attention of the fullest of the ranks that share rows, over that of their mean.
