@@ -132,10 +132,10 @@ template <class A> CW_DEVICE bool cw_met(const A& a, Key, u32 b, i64 t0, i64 x) 
 
 // The rows of the other side that a block from t0 on meets.
 template <class A, class S> struct Rows {
-  const A& a; u32 b; i64 t0, begin, end; int all_from, all_to;
+  const A& a; u32 b; i64 t0; int begin, end, all_from, all_to;
   // Rows of a tile of one segment are met where they are in begin..end; of several each is looked at.
   CW_DEVICE bool each(i64 x, i64 n) const { return cw_parted(a) && !cw_meets(a, all_from, all_to, x, n); }
-  CW_DEVICE bool has(i64 x, bool each) const { return x >= begin && x < end && (!each || cw_met(a, S(), b, t0, x)); }
+  CW_DEVICE bool has(i64 x, bool each) const { return (int)x >= begin && (int)x < end && (!each || cw_met(a, S(), b, t0, x)); }
 };
 // All rows of the operand.
 struct All {
@@ -196,7 +196,7 @@ template <class T, int D, class A> CW_DEVICE void cw_attention_mma(const A& a) {
   if (lo > begin) begin = lo;
   int all_from = 0, all_to = 0;
   cw_common(a, Query(), b, i0, all_from, all_to);
-  const Rows<A, Query> met{a, b, i0, begin, hi, all_from, all_to};
+  const Rows<A, Query> met{a, b, i0, (int)begin, (int)hi, all_from, all_to};
   int from[2];
   int to[2];
   CW_UNROLL for (int r = 0; r < 2; r++) {
@@ -356,7 +356,7 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_keys(c
   if (lo > begin) begin = lo;
   int all_from = 0, all_to = 0;
   cw_common(a, Key(), b, j0, all_from, all_to);
-  const Rows<A, Key> met{a, b, j0, begin, hi, all_from, all_to};
+  const Rows<A, Key> met{a, b, j0, (int)begin, (int)hi, all_from, all_to};
   int from[2];
   int to[2];
   CW_UNROLL for (int r = 0; r < 2; r++) {
@@ -436,7 +436,7 @@ template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_querie
   if (lo > begin) begin = lo;
   int all_from = 0, all_to = 0;
   cw_common(a, Query(), b, i0, all_from, all_to);
-  const Rows<A, Query> met{a, b, i0, begin, hi, all_from, all_to};
+  const Rows<A, Query> met{a, b, i0, (int)begin, (int)hi, all_from, all_to};
   int from[2];
   int to[2];
   const i64 rounds = hi > lo ? (hi - lo + N - 1) / N : 0;

@@ -105,10 +105,13 @@ fn remove_dead(parent: &Path) {
         if Claim::remove_unclaimed(&path) {
             continue;
         }
-        if Claim::owner_of(&path).is_some_and(|o| o.life() == Life::Dead)
-            && let Ok(claim) = Claim::folder(&path, JOB)
-        {
-            clear(&path, claim);
+        if Claim::owner_of(&path).is_some_and(|o| o.life() == Life::Dead) {
+            match Claim::folder(&path, JOB) {
+                Ok(claim) => clear(&path, claim),
+                // Another rank clears it. It could not remove the folder while the file was there by which this one asked for it: who asks
+                // last removes it.
+                Err(_) => drop(Claim::remove_unclaimed(&path)),
+            }
         }
     }
 }
@@ -232,6 +235,30 @@ mod tests {
         assert_eq!(entries(dir.path()), want);
         assert_eq!(entries(&mixed), [attempt, "thesis.txt"]);
         drop(own);
+    }
+
+    /// All ranks of a process look for the dead at once, and one of them clears what another asks for.
+    #[test]
+    fn ranks_that_clear_one_folder_at_once_leave_none() {
+        let dead = dead_lock();
+        for round in 0..200 {
+            let dir = tempfile::tempdir().unwrap();
+            let left = dir.path().join("crossweave-swap-1-0");
+            std::fs::create_dir(&left).unwrap();
+            std::fs::write(left.join("owner.lock"), &dead).unwrap();
+            std::fs::write(left.join("state-0.swap"), b"old").unwrap();
+            let start = std::sync::Barrier::new(4);
+            let ranks = || {
+                start.wait();
+                Folder::claim(dir.path()).unwrap()
+            };
+            let folders: Vec<Folder> = std::thread::scope(|s| {
+                let all: Vec<_> = (0..4).map(|_| s.spawn(ranks)).collect();
+                all.into_iter().map(|t| t.join().unwrap()).collect()
+            });
+            drop(folders);
+            assert_eq!(entries(dir.path()), [""; 0], "in round {round}");
+        }
     }
 
     #[test]
