@@ -276,7 +276,8 @@ fn make_dirs(dir: &Path) -> io::Result<Vec<PathBuf>> {
     for d in missing.into_iter().rev() {
         match std::fs::create_dir(&d) {
             Ok(()) => made.push(d),
-            Err(e) if e.kind() == ErrorKind::AlreadyExists && d.is_dir() => {}
+            // Another process made it, and may have removed it again: what is there in the end is looked at below.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && !in_the_way(&d) => {}
             Err(e) => {
                 remove_empty(&made);
                 return Err(e);
@@ -288,6 +289,11 @@ fn make_dirs(dir: &Path) -> io::Result<Vec<PathBuf>> {
         Ok(_) => Err(ErrorKind::NotADirectory.into()),
         Err(e) => Err(e),
     }
+}
+
+/// Is there something at `d` that no folder can be made of: a file, or a link that leads nowhere?
+fn in_the_way(d: &Path) -> bool {
+    !d.is_dir() && std::fs::symlink_metadata(d).is_ok_and(|m| !m.is_dir())
 }
 
 fn remove_empty(made: &[PathBuf]) {
