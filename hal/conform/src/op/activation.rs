@@ -1,7 +1,7 @@
 //! `activation_*`, `swiglu_*`, `rope`.
 
 use super::bound::{Num, num as exact};
-use super::cell::{Cell, FLOATS, Gen, kind};
+use super::cell::{About, Cell, FLOATS, Gen, kind};
 use super::num;
 use super::sizes;
 use super::tensor::{T, count};
@@ -163,6 +163,14 @@ fn half(x: T) -> T {
 
 /// Rows, width, and whether gate and up are halves of one matrix.
 fn matrices(g: &mut Gen) -> Vec<(usize, usize, bool)> {
+    if g.about == About::Pairs {
+        let rows = g.covering([4, 2]).into_iter();
+        let each = rows.map(|[n, halves]| {
+            let (n, d) = [(7, 33), (5, 257), (64, 64), (1, 9)][n];
+            (n, d, halves == 1)
+        });
+        return each.collect();
+    }
     if !g.sizes() {
         return vec![
             (0, 3, false),
@@ -265,6 +273,18 @@ pub fn rotate(x: &mut [Num], cos: &[f64], sin: &[f64], flags: u32) {
 
 /// Batch, positions, heads, their size, how much of it rotates, and the layout.
 fn heads(g: &mut Gen) -> Vec<(usize, usize, usize, usize, usize, &'static str)> {
+    if g.about == About::Pairs {
+        let rows = g.covering([3, 4, 4]).into_iter();
+        let ways = ["", " in place", " heads outside", " slices of one tensor"];
+        let each = rows.map(|[n, d, way]| {
+            let ((b, n, h), (d, r)) = (
+                [(2, 9, 3), (1, 33, 2), (3, 1, 4)][n],
+                [(8, 8), (16, 8), (32, 32), (12, 2)][d],
+            );
+            (b, n, h, d, r, ways[way])
+        });
+        return each.collect();
+    }
     if !g.sizes() {
         return vec![
             (1, 1, 1, 2, 2, ""),

@@ -54,6 +54,9 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
             .map(|s| trial(g, t, s, Lie::Dense, back))
             .collect();
     }
+    if g.about == About::Pairs {
+        return pairs(g, t, back);
+    }
     if g.about == About::Models {
         let few = if g.effort == Effort::Quick { 3 } else { 1 };
         return models(&s)
@@ -111,6 +114,72 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
 }
 
 type Scaled<'a> = &'a dyn Fn(usize, usize, usize, usize, usize, usize, bool, i64, f64) -> Shape;
+
+/// Ways to lie that are combined with everything else.
+const LIES: [Lie; 5] = [Lie::Dense, Lie::Heads, Lie::Fused, Lie::Mixed, Lie::Unread];
+/// Query heads and key heads.
+pub const HEADS: [(usize, usize); 4] = [(1, 1), (2, 1), (4, 2), (6, 2)];
+/// Sizes of heads.
+pub const WIDTHS: [usize; 4] = [8, 16, 33, 64];
+/// Windows: none, the position itself, some, and more than there are keys.
+pub const WINDOWS: [i64; 4] = [0, 1, 5, 70];
+/// Factors of scores: by the size of heads, and one that needs all of its bits.
+pub const SCALES: [f64; 2] = [0.0, 0.123_456_789];
+
+/// Sizes, masks and layouts by design.
+fn pairs(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
+    let sizes = [(17, 17), (9, 26), (26, 9), (1, 33), (64, 64)];
+    let rows = g.covering([2, 5, 4, 4, 2, 4, 2, 5]);
+    let each = rows.into_iter().map(|[b, n, h, d, causal, w, scale, lie]| {
+        let ((tq, tk), (h, hkv)) = (sizes[n], HEADS[h]);
+        let s = Shape {
+            b: 1 + b,
+            tq,
+            tk,
+            h,
+            hkv,
+            d: WIDTHS[d],
+            causal: causal == 1,
+            window: WINDOWS[w],
+            scale: SCALES[scale],
+            ..Shape::default()
+        };
+        trial(g, t, &s, LIES[lie], back)
+    });
+    each.collect()
+}
+
+/// The same of packed sequences.
+fn packed_pairs(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
+    let ends: [&[i32]; 5] = [
+        &[0, 19, 19, 19],
+        &[0, 7, 7, 19],
+        &[2, 9, 9, 17],
+        &[0, 1, 2, 3],
+        &[0, 64, 65, 81],
+    ];
+    let rows = g.covering([2, 5, 4, 4, 2, 4, 2, 5]);
+    let each = rows
+        .into_iter()
+        .map(|[b, cu, h, d, causal, w, scale, lie]| {
+            let (n, (h, hkv)) = (if cu == 4 { 81 } else { 19 }, HEADS[h]);
+            let s = Shape {
+                b: 1 + b,
+                tq: n,
+                tk: n,
+                h,
+                hkv,
+                d: WIDTHS[d],
+                causal: causal == 1,
+                window: WINDOWS[w],
+                scale: SCALES[scale],
+                cu: [Some(ends[cu].repeat(1 + b).into()), None],
+                ..Shape::default()
+            };
+            trial(g, t, &s, LIES[lie], back)
+        });
+    each.collect()
+}
 
 /// Heads on one key head as models have them, and every mask in whole tiles; with factors that need all of their bits.
 fn models(s: Scaled<'_>) -> Vec<Shape> {
@@ -324,6 +393,9 @@ fn packed(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
             .iter()
             .map(|s| trial(g, t, s, Lie::Dense, back))
             .collect();
+    }
+    if g.about == About::Pairs {
+        return packed_pairs(g, t, back);
     }
     let s = |cu: &'static [i32], n, h, hkv, d, causal, window, scale| {
         rows(1, cu, n, h, hkv, d, causal, window, scale)

@@ -1,7 +1,7 @@
 //! `attention_ext_fwd`, `attention_ext_bwd`: soft cap, bias by distance, sinks and dropped weights, each alone and all together, over whole
 //! rows and over segments whose queries and keys may be of different numbers.
 
-use super::attention::{segments, unread};
+use super::attention::{HEADS, SCALES, WIDTHS, WINDOWS, segments, unread};
 use super::attention_parts;
 use super::attention_reference::{Inputs, KEY, Shape, Wide, backward, forward};
 use super::bound::{Num, num as exact};
@@ -23,6 +23,7 @@ pub fn cells() -> Vec<Cell> {
         ] {
             all.push(Cell::new(id, t.name(), move |g| match g.about {
                 About::Parts => parts(g, t, back),
+                About::Pairs => pairs(g, t, back),
                 _ => trials(g, t, back),
             }));
         }
@@ -33,6 +34,66 @@ pub fn cells() -> Vec<Cell> {
 fn parts(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
     let all = attention_parts::shapes();
     all.iter().map(|s| trial(g, t, s, false, back)).collect()
+}
+
+/// Everything that may come on top of scores and weights, with sizes, masks, segments and parts of rows, by design.
+fn pairs(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
+    let docs: [&[i32]; 3] = [&[0, 7, 7, 19], &[1, 4, 4, 9], &[0, 9, 13, 26]];
+    // Queries, keys, and where their segments end.
+    let sizes = [
+        (17, 17, [None, None]),
+        (9, 26, [None, None]),
+        (26, 9, [None, None]),
+        (19, 19, [Some(docs[0]), None]),
+        (9, 26, [Some(docs[1]), Some(docs[2])]),
+        (26, 19, [Some(docs[2]), Some(docs[0])]),
+    ];
+    let rows = g.covering([2, 6, 4, 4, 2, 4, 2, 2, 2, 2, 2, 2, 3, 2, 3, 2]);
+    let each = rows.into_iter().map(|row| {
+        let [
+            b,
+            n,
+            h,
+            d,
+            causal,
+            w,
+            scale,
+            cap,
+            drop,
+            part,
+            bias,
+            sinks,
+            shift,
+            in_row,
+            wide,
+            lie,
+        ] = row;
+        let ((tq, tk, cu), (h, hkv)) = (sizes[n], HEADS[h]);
+        let s = Shape {
+            b: 1 + b,
+            tq,
+            tk,
+            h,
+            hkv,
+            d: WIDTHS[d],
+            causal: causal == 1,
+            window: WINDOWS[w],
+            scale: SCALES[scale],
+            cap: [0.0, 1.7][cap],
+            dropout: [0.0, 0.3][drop],
+            whole: [[0; 3], [7, 95, 50]][part],
+            first_key: [0, 7][part],
+            bias: bias == 1,
+            sinks: sinks == 1,
+            shift: [0, 5, -4][shift],
+            in_row: in_row == 1,
+            wide: [Wide::None, Wide::Written, Wide::All][wide],
+            cu: cu.map(|ends| ends.map(|ends| ends.repeat(1 + b).into())),
+            judged: vec![],
+        };
+        trial(g, t, &s, lie == 1, back)
+    });
+    each.collect()
 }
 
 fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {

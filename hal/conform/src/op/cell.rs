@@ -17,6 +17,15 @@ pub const FLOATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 pub const LISTS: [usize; 7] = [1, 31, 32, 33, 65, 111, 300];
 /// Sizes around the widths of vectors.
 pub const SIZES: [usize; 5] = [0, 1, 7, 33, 257];
+/// The ops of attention.
+const ATTENTION: [u32; 6] = [
+    op::ATTENTION_FWD,
+    op::ATTENTION_BWD,
+    op::ATTENTION_VARLEN_FWD,
+    op::ATTENTION_VARLEN_BWD,
+    op::ATTENTION_EXT_FWD,
+    op::ATTENTION_EXT_BWD,
+];
 /// Index types.
 pub const INDEX: [DType; 2] = [DType::I32, DType::I64];
 
@@ -44,6 +53,8 @@ pub enum About {
     Unread,
     /// Parts of a row, and results in f32 over 16-bit operands.
     Parts,
+    /// Every choice of a parameter, a layout or a kind of input beside every one of each other ([`super::cover`]).
+    Pairs,
     /// Lists of many tensors.
     Lists,
     /// Launches of one prepared op behind a stream that is held back, each given other numbers.
@@ -60,6 +71,7 @@ impl About {
             About::Models => ".models",
             About::Unread => ".unread",
             About::Parts => ".parts",
+            About::Pairs => ".pairs_1",
             About::Lists => ".lists",
             About::Launches => ".launches",
         }
@@ -216,14 +228,6 @@ impl Cell {
             op::MULTI_SUMSQ,
             op::MULTI_SCALE,
         ];
-        let attention = [
-            op::ATTENTION_FWD,
-            op::ATTENTION_BWD,
-            op::ATTENTION_VARLEN_FWD,
-            op::ATTENTION_VARLEN_BWD,
-            op::ATTENTION_EXT_FWD,
-            op::ATTENTION_EXT_BWD,
-        ];
         let models = [
             op::ADAMW,
             op::AXPBY,
@@ -249,6 +253,23 @@ impl Cell {
             op::GATHER_ROWS,
             op::SCATTER_ADD_ROWS,
         ];
+        // Of these one choice is combined with the others: that inputs of more than one dim have gaps.
+        let gaps = [
+            op::ACTIVATION_BWD,
+            op::ARG_REDUCE,
+            op::COPY_STRIDED,
+            op::CUMSUM,
+            op::EMBEDDING_FWD,
+            op::EMBEDDING_BWD,
+            op::GATHER_ROWS,
+            op::REDUCE,
+            op::SCATTER_ADD_ROWS,
+            op::SELECT,
+            op::SOFTMAX_FWD,
+            op::SOFTMAX_BWD,
+            op::SORT_PAIRS,
+            op::TOPK,
+        ];
         let launched = [
             op::ADAMW,
             op::DROPOUT,
@@ -260,31 +281,45 @@ impl Cell {
             About::Launches => launched.contains(&self.op),
             About::Parts => [op::ATTENTION_EXT_FWD, op::ATTENTION_EXT_BWD].contains(&self.op),
             About::Lists => lists.contains(&self.op),
-            About::Models => models.contains(&self.op) || attention.contains(&self.op),
-            About::Unread => unread.contains(&self.op) || attention.contains(&self.op),
+            About::Models => models.contains(&self.op) || ATTENTION.contains(&self.op),
+            About::Pairs => self.has_pairs() || gaps.contains(&self.op),
+            About::Unread => unread.contains(&self.op) || ATTENTION.contains(&self.op),
             _ => true,
         }
     }
 
-    /// The trials.
+    /// The trials. Of ops whose parameters have no choices of their own, every usual one has gaps in its inputs where pairs are asked for.
     pub fn trials(&self, g: &mut Gen) -> Vec<Trial> {
-        (self.build)(g)
+        if g.about != About::Pairs || self.has_pairs() {
+            return (self.build)(g);
+        }
+        g.about = About::Usual;
+        let mut all = (self.build)(g);
+        g.about = About::Pairs;
+        all.retain(|t| !t.subnormal);
+        all.iter().filter_map(|t| Some(t.apart(false)?.1)).collect()
+    }
+
+    /// Has the op choices that are combined by design?
+    fn has_pairs(&self) -> bool {
+        use op::*;
+        let of_rows = [LAYER_NORM_FWD, LAYER_NORM_BWD, RMS_NORM_FWD, RMS_NORM_BWD];
+        let of_losses = [CROSS_ENTROPY_FWD, CROSS_ENTROPY_BWD];
+        let of_products = [MATMUL, GROUPED_MATMUL, GROUPED_MATMUL_DW];
+        let others = [ADAMW, DROPOUT, ROPE, SWIGLU_FWD, SWIGLU_BWD];
+        of_rows.contains(&self.op)
+            || of_losses.contains(&self.op)
+            || of_products.contains(&self.op)
+            || others.contains(&self.op)
+            || ATTENTION.contains(&self.op)
     }
 
     /// One of the usual trials with gaps in every input that may have them, and in those of more than one dim: a device may
     /// want the rest dense.
     pub fn with_gaps(&self, trials: &[Trial]) -> Vec<Trial> {
         use op::*;
-        let heads = [
-            ATTENTION_FWD,
-            ATTENTION_BWD,
-            ATTENTION_VARLEN_FWD,
-            ATTENTION_VARLEN_BWD,
-            ATTENTION_EXT_FWD,
-            ATTENTION_EXT_BWD,
-        ];
         // Inputs of `add` are dense, and so is the lse of attention.
-        if self.op == ADD || heads.contains(&self.op) {
+        if self.op == ADD || ATTENTION.contains(&self.op) {
             return vec![];
         }
         let most = |lines: bool| {

@@ -1,7 +1,7 @@
 //! `grouped_matmul` and `grouped_matmul_dw`: groups of every size, empty ones among them, rows behind the last group that are no numbers, and
 //! each way in which operands may lie. Small whole numbers must come out exactly; reals are held to the bound of a product.
 
-use super::cell::{Cell, FLOATS, Gen};
+use super::cell::{About, Cell, FLOATS, Gen};
 use super::num;
 use super::tensor::T;
 use super::trial::{Arg, Sum, Trial, Want};
@@ -176,6 +176,21 @@ fn trials(g: &mut Gen, kind: Kind, to: DType, of: DType) -> Vec<Trial> {
         all.push(trial(what, job, lie(a), lie(b), old));
     };
     let plain = |x: T| x;
+    if g.about == About::Pairs {
+        let ends: [&[usize]; 4] = [&[7, 7, 30], &[1, 2, 3], &[0, 33, 33], &[40, 40, 40]];
+        for [n, ends_of, lie, add] in g.covering([3, 4, 4, 2]) {
+            let sizes = [[40, 31, 17], [40, 64, 32], [40, 1, 33]][n];
+            let lie = |x: T| match (lie, x.shape.len()) {
+                (1, _) => x.transposed(),
+                (2, _) => x.padded(3),
+                (3, 3) => x.lying(&[1, 0, 2]),
+                (3, _) => x.padded(1),
+                _ => x,
+            };
+            put(g, "pairs", &job(sizes, ends[ends_of]), add == 1, &lie);
+        }
+        return all;
+    }
     if g.sizes() {
         let sizes = match g.residues() {
             true => g.ending::<4>(1 << 14).into_iter().collect(),

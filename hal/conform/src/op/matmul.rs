@@ -362,6 +362,58 @@ fn models(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     all
 }
 
+/// How an operand lies, among several or alone: dense, transposed, padded, one row or one matrix for all, and the batch inside.
+fn lying(x: T, how: usize) -> T {
+    match (how, x.shape.len()) {
+        (1, _) => x.transposed(),
+        (2, _) => x.padded(5),
+        (3, _) => x.broadcast(&[0]),
+        (4, 3) => x.lying(&[1, 0, 2]),
+        (4, _) => x.padded(1),
+        _ => x,
+    }
+}
+
+/// Sizes, layouts, batches and what is done to a product, by design.
+fn pairs(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
+    let sizes = [(19, 23, 37), (64, 64, 32), (1, 33, 65), (33, 1, 16)];
+    let rows = g.covering([4, 2, 5, 5, 4, 3, 2, 2, 2]);
+    let each = rows.into_iter().map(|row| {
+        let [n, batch, a, b, bias, alpha, add, pad, real] = row;
+        let (m, n, k) = sizes[n];
+        let shape = |x: usize, y: usize| match batch {
+            0 => vec![x, y],
+            _ => vec![3, x, y],
+        };
+        let mut numbers = |of: DType, s: &[usize]| match real {
+            0 => g.whole(of, s, 3),
+            _ => g.real(of, s, 2.0),
+        };
+        let what = format!(
+            "a {a}, b {b}, bias {bias}, alpha {alpha}, C {add}{pad}, {:?}",
+            shape(m, k)
+        );
+        let (a, b) = (
+            lying(numbers(t, &shape(m, k)), a),
+            lying(numbers(t, &shape(k, n)), b),
+        );
+        let line = numbers(t, &[n]);
+        let extra = Extra {
+            bias: match bias {
+                0 => None,
+                1 => Some(line),
+                2 => Some(line.spread(3)),
+                _ => Some(line.broadcast(&[0])),
+            },
+            alpha: [0.0, 2.0, f64::from(-0.7f32)][alpha],
+            old: (add == 1).then(|| numbers(to, &shape(m, n))),
+            padded: 3 * pad,
+        };
+        trial(&what, to, a, b, extra)
+    });
+    each.collect()
+}
+
 fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     if g.sizes() {
         let mut all = large(g, to, t);
@@ -374,6 +426,9 @@ fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     let mut all = Vec::new();
     if g.about == About::Models {
         return models(g, to, t);
+    }
+    if g.about == About::Pairs {
+        return pairs(g, to, t);
     }
     for (m, n, k) in [
         (1, 1, 1),

@@ -11,6 +11,7 @@ mod attention_parts;
 mod attention_reference;
 mod bound;
 mod cell;
+mod cover;
 #[cfg(test)]
 mod formulas;
 #[cfg(test)]
@@ -333,6 +334,7 @@ pub fn cases() -> Vec<Case> {
             }
             case = match about {
                 About::Parts => case.since(11),
+                About::Pairs => case.since(12),
                 _ => by_age(cell.op, case),
             };
             all.push(case.limit(if about == About::Sizes { LONG } else { LIMIT }));
@@ -344,6 +346,7 @@ pub fn cases() -> Vec<Case> {
     judged(About::Models, &|_| "op (models)");
     judged(About::Unread, &|_| "op (unread)");
     judged(About::Parts, &|_| "op (parts)");
+    judged(About::Pairs, &|_| "op (pairs)");
     judged(About::Lists, &|_| "op (lists)");
     judged(About::Launches, &|_| "op (launches)");
     for spec in OPS {

@@ -188,6 +188,23 @@ fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
         }
         return all;
     }
+    if g.about == About::Pairs {
+        for [n, eps, bias, lie] in g.covering([4, 4, 2, 4]) {
+            let (n, d) = [(3, 7), (5, 64), (8, 33), (2, 257)][n];
+            let eps = [1e-5, 0.012_345_678, 1e-12, 0.0][eps];
+            let (x, w) = (rows(g, t, n, d), g.real(tw, &[d], 2.0));
+            let b = (centred && bias == 1).then(|| g.real(tw, &[d], 2.0));
+            let x = match lie {
+                1 => x.padded(8),
+                2 => T::of_bits(t, &[1, n, d], x.bits),
+                3 => T::of_bits(t, &[n, 1, d], x.bits).padded(1),
+                _ => x,
+            };
+            let what = format!("{:?}, lie {lie}, eps {eps}, bias {bias}", x.shape);
+            all.push(with(eps, &what, x, w, b));
+        }
+        return all;
+    }
     let mut shapes = vec![
         (0, 5),
         (1, 1),
@@ -321,6 +338,16 @@ fn backward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
         Trial::new(what, params(EPS).as_bytes(), args, want)
     };
     let mut all = Vec::new();
+    if g.about == About::Pairs {
+        for [n, part, gaps] in g.covering([4, 5, 2]) {
+            let (n, d) = [(3, 7), (70, 20), (9, 64), (2, 257)][n];
+            let (what, db, res, alias) = PARTS[part];
+            let t = run(g, &format!("[{n},{d}] {what}"), n, d, db, res, alias);
+            let moved = (gaps == 1).then(|| t.apart(false)).flatten();
+            all.push(moved.map_or(t, |m| m.1));
+        }
+        return all;
+    }
     let mut shapes = vec![
         (0, 5),
         (1, 1),

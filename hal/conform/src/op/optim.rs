@@ -216,6 +216,32 @@ fn adamw(g: &mut Gen, t: DType, tg: DType, master: bool) -> Vec<Trial> {
         }
         return all;
     }
+    if g.about == About::Pairs {
+        let betas = [(0.9, 0.95), (0.123_456_789, 0.9999), (0.95, 0.98)];
+        let lists: [&[usize]; 3] = [&[100], &[33, 1, 0, 257], &[5; 33]];
+        for row in g.covering([2, 2, 3, 3, 3, 3, 3, 3, 2]) {
+            let [mode, coef, skip, beta, eps, decay, step, list, small] = row;
+            let of = AdamwParams {
+                beta1: betas[beta].0,
+                beta2: betas[beta].1,
+                eps: [1e-8, 1e-3, 3.3e-7][eps],
+                weight_decay: [0.0, 0.1, 0.333_333_333][decay],
+                ..q(mode as u32)
+            };
+            let step = [
+                d(3e-4, 1.0, 1),
+                d(1.234_567e-3, 0.333_333, 2),
+                d(6e-4, 8.0, 1000),
+            ][step];
+            let make = [Group::new, Group::small][small];
+            let sizes = lists[list].iter();
+            let x: Vec<Group> = sizes.map(|n| make(g, t, tg, *n, master)).collect();
+            let (coef, skip) = ([None, Some(0.37)][coef], [None, Some(0), Some(1)][skip]);
+            let what = format!("{of:?}, coef {coef:?}, skip {skip:?}, {} tensors", x.len());
+            all.push(run(&what, &of, coef, skip, &x, &[step]));
+        }
+        return all;
+    }
     if g.about == About::Launches {
         let x = [Group::new(g, t, tg, 3, master)];
         let of = |i: usize| {

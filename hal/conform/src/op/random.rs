@@ -229,6 +229,26 @@ fn dropout(g: &mut Gen, t: DType) -> Vec<Trial> {
         all.push(rest.fold(first, |t, d| t.then(d.as_bytes(), w(d))));
         return all;
     }
+    if g.about == About::Pairs {
+        for [shape, p, residual, given, gaps] in g.covering([3, 4, 2, 5, 2]) {
+            let s = [&[257][..], &[9, 33], &[5, 7, 3]][shape];
+            let p = [0.1, 0.5, 1.0 / 3.0, 0.0][p];
+            let params = DropoutParams {
+                p,
+                ..Default::default()
+            };
+            let (x, given) = (g.real(t, s, 4.0), &d[given]);
+            let r = (residual == 1).then(|| g.real(t, s, 4.0));
+            let w = vec![(0, want(given, p, &x, r.as_ref()))];
+            let mut args: Vec<Arg> = vec![T::poison(t, s).into(), x.into()];
+            args.extend(r.map(Arg::from));
+            let what = format!("{s:?} p {p}, residual {residual}");
+            let t = Trial::new(what, params.as_bytes(), args, w).given(given.as_bytes());
+            let moved = (gaps == 1).then(|| t.apart(false)).flatten();
+            all.push(moved.map_or(t, |m| m.1));
+        }
+        return all;
+    }
     let mut cases = vec![
         (0, 0.5),
         (1, 0.5),

@@ -133,6 +133,9 @@ fn empty_tiles(g: &mut Gen, t: DType, d: usize) -> T {
     x
 }
 
+/// Rows and widths that are combined with everything else.
+const WIDE: [(usize, usize); 4] = [(7, 7), (11, 33), (6, 257), (5, 1000)];
+
 /// Widths of whole tiles.
 const TILED: [usize; 4] = [64, 128, 256, 1024];
 
@@ -283,6 +286,16 @@ fn xent(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         }
         return all;
     }
+    if g.about == About::Pairs {
+        for [n, ignore, pad] in g.covering([4, 2, 3]) {
+            let (n, d) = WIDE[n];
+            let x = rows(g, t, n, d);
+            let tg = targets(g, &x.values(), n, d, ignore == 1);
+            let what = format!("[{n},{d}], ignore {ignore}, padded by {pad}");
+            all.push(run(&what, x.padded(pad * pad * 2), &tg, ignore == 1));
+        }
+        return all;
+    }
     for (n, d) in vocabularies(g) {
         let x = rows(g, t, n, d);
         let tg = targets(g, &x.values(), n, d, n > 1);
@@ -399,6 +412,22 @@ fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             }
             let what = format!("[{n},{d}], of rows that are ignored nothing is read");
             all.push(run(&what, x, &tg, true, dl, false));
+        }
+        return all;
+    }
+    if about == About::Pairs {
+        for [n, ignore, one, place, pad] in g.covering([4, 2, 2, 2, 2]) {
+            let (n, d) = WIDE[n];
+            let x = rows(g, t, n, d);
+            let tg = targets(g, &x.values(), n, d, ignore == 1);
+            let dl = match one {
+                0 => g.real(F, &[n], 2.0),
+                _ => T::full(F, &[n], 0.125).broadcast(&[0]),
+            };
+            let what = format!("[{n},{d}], ignore {ignore}, one dloss {one}, in place {place}");
+            let t = run(&what, x, &tg, ignore == 1, dl, place == 1);
+            let moved = (pad == 1).then(|| t.apart(false)).flatten();
+            all.push(moved.map_or(t, |m| m.1));
         }
         return all;
     }
