@@ -3,6 +3,7 @@
 
 #[cfg(unix)]
 mod memory;
+mod scores;
 mod tests_log;
 #[cfg(unix)]
 mod tools;
@@ -74,6 +75,8 @@ struct Gate {
     tidy: fn() -> Result<(), String>,
     required: Option<String>,
     log: Log,
+    /// What the report says besides.
+    notes: Vec<String>,
     /// The `PATH` of the caller, which installs; the steps have that of the declared programs.
     path: std::ffi::OsString,
     /// The folder of the declared programs ([`tools`]).
@@ -93,6 +96,7 @@ pub fn run(root: &Path, ask: Ask, tidy: fn() -> Result<(), String>) -> Result<()
         tidy,
         required: std::env::var(REQUIRE).ok(),
         log: Log::default(),
+        notes: scores::lines(&std::fs::read_to_string(root.join(scores::FILE)).unwrap_or_default()),
         path: std::env::var_os("PATH").unwrap_or_default(),
         tools: None,
     };
@@ -116,6 +120,7 @@ pub fn run(root: &Path, ask: Ask, tidy: fn() -> Result<(), String>) -> Result<()
     for (name, time) in times {
         println!("{name:<10}{:>6.0} s", time.as_secs_f64());
     }
+    gate.notes.iter().for_each(|note| println!("{note}"));
     print!("{}", gate.log.closing());
     if !failed.is_empty() {
         println!("failed: {}", failed.join(", "));
@@ -273,8 +278,8 @@ impl Gate {
         #[cfg(unix)]
         match &files {
             Some(folder) => _ = cargo.env("TMPDIR", folder.path()),
-            None => println!(
-                "no room in memory for files of tests: they are those of a disk, and wait for it"
+            None => self.notes.push(
+                "files of tests were on a disk, since there is no room for them in memory".into(),
             ),
         }
         let (reader, writer) = std::io::pipe().map_err(|e| e.to_string())?;

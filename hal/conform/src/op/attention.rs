@@ -118,11 +118,11 @@ type Scaled<'a> = &'a dyn Fn(usize, usize, usize, usize, usize, usize, bool, i64
 /// Ways to lie that are combined with everything else.
 const LIES: [Lie; 5] = [Lie::Dense, Lie::Heads, Lie::Fused, Lie::Mixed, Lie::Unread];
 /// Query heads and key heads.
-pub const HEADS: [(usize, usize); 4] = [(1, 1), (2, 1), (4, 2), (6, 2)];
+pub const HEADS: [(usize, usize); 4] = [(1, 1), (3, 3), (4, 2), (6, 2)];
 /// Sizes of heads.
 pub const WIDTHS: [usize; 4] = [8, 16, 33, 64];
-/// Windows: none, the position itself, some, and more than there are keys.
-pub const WINDOWS: [i64; 4] = [0, 1, 5, 70];
+/// Windows: none, the position itself, some, and more than there are keys, of which the low half is less.
+pub const WINDOWS: [i64; 4] = [0, 1, 5, (1 << 32) + 2];
 /// Factors of scores: by the size of heads, and one that needs all of its bits.
 pub const SCALES: [f64; 2] = [0.0, 0.123_456_789];
 

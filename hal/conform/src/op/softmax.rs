@@ -249,6 +249,29 @@ fn targets(g: &mut Gen, x: &[f64], n: usize, d: usize, ignore: bool) -> Vec<i64>
         .collect()
 }
 
+/// The same with one of several numbers for rows that are ignored, none of them a column: that of operand `targets` is [`IGNORE`] before.
+fn ignoring(mut t: Trial, targets: usize, which: usize, columns: usize) -> Trial {
+    let number = match which {
+        2 => -1,
+        3 => columns as i64 + 2,
+        _ => return t,
+    };
+    if let Arg::Own(x) = &mut t.args[targets] {
+        let [from, to] = [IGNORE, number].map(|n| num::int_bits(x.dtype, i128::from(n)));
+        x.bits
+            .iter_mut()
+            .filter(|b| **b == from)
+            .for_each(|b| *b = to);
+    }
+    let p = XentParams {
+        ignore: number,
+        ..params(true)
+    };
+    t.params = p.as_bytes().to_vec();
+    t.what += &format!(", {number} is ignored");
+    t
+}
+
 fn xent(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
     let run = |what: &str, x: T, target: &[i64], ignore: bool| {
         let (n, d) = (x.shape[0], x.shape[1]);
@@ -287,12 +310,13 @@ fn xent(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         return all;
     }
     if g.about == About::Pairs {
-        for [n, ignore, pad] in g.covering([4, 2, 3]) {
+        for [n, ignore, pad] in g.covering([4, 4, 3]) {
             let (n, d) = WIDE[n];
             let x = rows(g, t, n, d);
-            let tg = targets(g, &x.values(), n, d, ignore == 1);
-            let what = format!("[{n},{d}], ignore {ignore}, padded by {pad}");
-            all.push(run(&what, x.padded(pad * pad * 2), &tg, ignore == 1));
+            let tg = targets(g, &x.values(), n, d, ignore > 0);
+            let what = format!("[{n},{d}], padded by {pad}");
+            let t = run(&what, x.padded(pad * pad * 2), &tg, ignore > 0);
+            all.push(ignoring(t, 3, ignore, d));
         }
         return all;
     }
@@ -416,16 +440,17 @@ fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         return all;
     }
     if about == About::Pairs {
-        for [n, ignore, one, place, pad] in g.covering([4, 2, 2, 2, 2]) {
+        for [n, ignore, one, place, pad] in g.covering([4, 4, 2, 2, 2]) {
             let (n, d) = WIDE[n];
             let x = rows(g, t, n, d);
-            let tg = targets(g, &x.values(), n, d, ignore == 1);
+            let tg = targets(g, &x.values(), n, d, ignore > 0);
             let dl = match one {
                 0 => g.real(F, &[n], 2.0),
                 _ => T::full(F, &[n], 0.125).broadcast(&[0]),
             };
-            let what = format!("[{n},{d}], ignore {ignore}, one dloss {one}, in place {place}");
-            let t = run(&what, x, &tg, ignore == 1, dl, place == 1);
+            let what = format!("[{n},{d}], one dloss {one}, in place {place}");
+            let t = run(&what, x, &tg, ignore > 0, dl, place == 1);
+            let t = ignoring(t, 3, ignore, d);
             let moved = (pad == 1).then(|| t.apart(false)).flatten();
             all.push(moved.map_or(t, |m| m.1));
         }

@@ -99,6 +99,17 @@ impl Trials {
         Some(Trials { spec, trials })
     }
 
+    /// Leaves out what the plugin does not claim.
+    ///
+    /// # Errors
+    /// The plugin's, in words, where it cannot be opened.
+    pub fn claimed_by(mut self, of: &Loaded) -> Result<Trials, String> {
+        let rig = Rig::new(&of.plugin.open(0)?)?;
+        let id = self.spec.id;
+        self.trials.retain(|t| rig.prepare(id, t, 0).is_ok());
+        Ok(self)
+    }
+
     /// Does the plugin hold the trials, or those of which an operand's shape is such? Answers how many there are.
     ///
     /// # Errors
