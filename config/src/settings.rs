@@ -215,6 +215,9 @@ pub struct Lora {
     /// The modules that are adapted; `None` = the family's: what PEFT chooses, where it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_modules: Option<TargetModules>,
+    /// The stacks of experts that are adapted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub target_parameters: Vec<String>,
 }
 
 /// `model.lora.target_modules`.

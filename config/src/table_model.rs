@@ -40,9 +40,16 @@ const INIT: Table = Table {
     ],
 };
 
+/// What a list without elements is made of.
+const NOTHING: Table = Table {
+    doc: "no module",
+    overlay: None,
+    fields: &[],
+};
+
 /// Modules by name, or one pattern.
 const TARGETS: Forms = Forms {
-    doc: "modules that are adapted: a list of names (a module of that name, or whose name ends in .NAME), a regular expression for whole names, or \"all-linear\" (every linear layer but the head); absent = what PEFT chooses for the family, and the projections of queries and values for families it has no choice for (docs/finetuning.md)",
+    doc: "modules that are adapted: a list of names (a module of that name, or whose name ends in .NAME), a regular expression for whole names, or \"all-linear\" (every linear layer but the head); absent = what PEFT chooses for the family, and the projections of queries and values for families it has no choice for; [] = none, beside target_parameters (docs/finetuning.md)",
     forms: &[
         Form {
             name: "pattern",
@@ -52,9 +59,14 @@ const TARGETS: Forms = Forms {
             name: "names",
             kind: Kind::Texts,
         },
+        Form {
+            name: "none",
+            kind: Kind::List(&NOTHING),
+        },
     ],
     pick: |value| match value {
         Json::Text(_) => Ok(0),
+        Json::List(all) if all.is_empty() => Ok(2),
         Json::List(_) => Ok(1),
         other => Err((
             format!("wanted names of modules, got {}", other.describe()),
@@ -99,6 +111,14 @@ const LORA: Table = Table {
         forms("target_modules", &TARGETS, "")
             .hf()
             .words(&["lora_target_modules", "target_modules"]),
+        texts(
+            "target_parameters",
+            "",
+            "stacks of experts that are adapted: parameters of these names, or whose names end in .NAME, such as \"experts.down_proj\" (docs/finetuning.md)",
+        )
+        .example("[\"experts.gate_up_proj\", \"experts.down_proj\"]")
+        .words(&["lora_target_parameters"])
+        .hf(),
         refused(
             "modules_to_save",
             "modules that are trained whole beside adapters; nothing but adapters is trained",

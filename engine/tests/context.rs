@@ -365,6 +365,7 @@ fn adapters_train_on_cut_rows() {
         dropout: 0.1,
         rslora: false,
         targets: Targets::AllLinear,
+        parameters: vec![],
     };
     for model in models(0.1) {
         let s = sgd(of_length(spec(1, 2), 24));

@@ -104,6 +104,7 @@ fn adapters(dropout: f64) -> Lora {
         dropout,
         rslora: false,
         targets: Targets::AllLinear,
+        parameters: vec![],
     }
 }
 

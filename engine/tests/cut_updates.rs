@@ -104,6 +104,7 @@ fn muon_updates_adapters_of_a_cut_model() {
         dropout: 0.0,
         rslora: false,
         targets: Targets::Family,
+        parameters: vec![],
     };
     for model in models() {
         let alone = train(&w, &(model.clone(), lora.clone()), &job(1, &muon()), STEPS);

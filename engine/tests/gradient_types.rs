@@ -57,6 +57,7 @@ fn both(spec: &ModelSpec, hidden_over: AxisSet) -> [Vec<UnitDecl>; 2] {
         dropout: 0.1,
         rslora: false,
         targets: Targets::AllLinear,
+        parameters: vec![],
     };
     let whole = crossweave_nn::units_over(spec.model(), &place);
     let mut all = [whole, lora.units(spec, &place).unwrap()];

@@ -2,6 +2,7 @@
 //! costs its own bytes in the compute type and nothing else, and checkpoints hold what is trained.
 
 use crate::common;
+use crate::experts_over_ranks::with_experts;
 use common::*;
 use crossweave_engine::optimizers::{Muon, MuonScale, Optimizer};
 use crossweave_engine::{
@@ -11,6 +12,7 @@ use crossweave_engine::{
 use crossweave_hal::DType;
 use crossweave_nn::{Lora, ModelSpec, Targets};
 use crossweave_tensor::Group;
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Mutex;
@@ -22,6 +24,7 @@ fn lora(dropout: f64, targets: Targets) -> Lora {
         dropout,
         rslora: false,
         targets,
+        parameters: vec![],
     }
 }
 
@@ -29,14 +32,21 @@ fn names(all: &[&str]) -> Targets {
     Targets::Names(all.iter().map(|n| n.to_string()).collect())
 }
 
-/// Adapters on the fused and the plain products of both families, and on the head of one.
-fn cases() -> [(ModelSpec, Lora); 2] {
+/// Adapters on the fused and the plain products of both families, on the head of one, and on stacks of experts.
+fn cases() -> [(ModelSpec, Lora); 3] {
+    let moe = json!({"experts": 4, "top_k": 2, "width": 6, "normalize": true, "aux_loss_coef": 0.1, "aux_loss_scope": "sequence",
+        "z_loss_coef": 0.01});
+    let experts = Lora {
+        parameters: ["experts.up", "experts.down"].map(String::from).to_vec(),
+        ..lora(0.0, names(&["q_proj"]))
+    };
     [
         (
             gpt2(2, 0.1),
             lora(0.2, names(&["c_attn", "mlp.c_proj", "lm_head"])),
         ),
         (llama(2), lora(0.1, Targets::AllLinear)),
+        (with_experts(&llama(2), moe), experts),
     ]
 }
 
@@ -347,7 +357,7 @@ fn an_adapter_begins_as_peft_begins_it() {
             }
             if p.name.ends_with("lora_A.weight") {
                 // kaiming_uniform_(a = sqrt(5)): within 1 / sqrt(columns), and far out of the middle half.
-                let bound = 1.0 / (p.shape.dims()[1] as f32).sqrt();
+                let bound = 1.0 / (p.shape.last() as f32).sqrt();
                 assert!(values.iter().all(|v| v.abs() <= bound), "{}", p.name);
                 let out = values.iter().filter(|v| v.abs() > bound / 2.0).count();
                 assert!(out * 4 > values.len(), "{}", p.name);

@@ -44,6 +44,7 @@ fn open(name: &str) -> Case {
             Some(pattern) => Targets::Pattern(pattern.into()),
             None => Targets::Names(serde_json::from_value(targets.clone()).unwrap()),
         },
+        parameters: vec![],
     };
     let mut weights = Values::new();
     for file in std::fs::read_dir(base.join("model")).unwrap() {

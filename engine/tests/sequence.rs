@@ -148,6 +148,7 @@ fn adapters_train_on_pieces_of_rows() {
         dropout: 0.0,
         rslora: false,
         targets: Targets::AllLinear,
+        parameters: vec![],
     };
     let [gpt2, llama] = models(0.1);
     let shared = with(&llama, &[("num_key_value_heads", 1)]);

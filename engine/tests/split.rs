@@ -167,6 +167,7 @@ fn adapters() -> Lora {
         dropout: 0.0,
         rslora: false,
         targets: Targets::AllLinear,
+        parameters: vec![],
     }
 }
 

@@ -129,6 +129,7 @@ fn draw(d: &mut Dice, folder: &Path) -> Job {
         dropout: 0.0,
         rslora: false,
         targets: Targets::AllLinear,
+        parameters: vec![],
     });
     let what = format!("{what}, adapters {}", lora.is_some());
     Job {

@@ -161,6 +161,7 @@ fn an_adapter_of_the_head_follows_it() {
         dropout: 0.0,
         rslora: false,
         targets: Targets::Names(targets),
+        parameters: vec![],
     };
     for model in models() {
         let alone = train(&w, &(model.clone(), lora.clone()), &spec(1, 2), 3);

@@ -1,6 +1,7 @@
 //! Adapter folders as PEFT writes them (`adapter_config.json`, `adapter_model.safetensors`), as what a model starts from.
 
 use crate::error::{JobError, Result};
+use crate::stored_adapter::{PREFIX, Stored};
 use crate::tokens;
 use crossweave_checkpoint::{
     ADAPTER, ADAPTER_CONFIG, HfDir, SafeFile, is_readable_float, write_f32,
@@ -10,30 +11,28 @@ use crossweave_nn::lora::is_adapter;
 use crossweave_nn::{Lora, Targets};
 use crossweave_tensor::{ParamDecl, UnitDecl};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// What PEFT's files put before the model's own names.
-const PREFIX: &str = "base_model.model.";
-
-/// The name of an adapter's matrix in PEFT's files.
-pub fn file_name(name: &str) -> String {
-    format!("{PREFIX}{name}")
-}
 
 /// An opened adapter folder: every matrix that its config asks for is there.
 pub struct Adapter {
     /// The folder.
     pub dir: PathBuf,
     file: SafeFile,
+    /// Its matrices, by the engine's names.
+    matrices: BTreeMap<String, Stored>,
 }
 
 impl Adapter {
     /// One matrix, by the engine's name.
     ///
     /// # Errors
-    /// A file that cannot be read any more.
+    /// A file that cannot be read any more; no such matrix.
     pub fn read_f32(&self, name: &str) -> Result<Vec<f32>> {
-        Ok(self.file.read_f32(&file_name(name))?)
+        match self.matrices.get(name) {
+            Some(m) => Ok(m.from_file(self.file.read_f32(&m.name)?)),
+            None => Ok(self.file.read_f32(name)?),
+        }
     }
 }
 
@@ -101,7 +100,8 @@ fn is_neutral(key: &str, v: &Value) -> bool {
         _ => unset,
     };
     match key {
-        "r" | "lora_alpha" | "lora_dropout" | "peft_type" | "target_modules" => true,
+        "r" | "lora_alpha" | "lora_dropout" | "peft_type" | "target_modules"
+        | "target_parameters" => true,
         "auto_mapping"
         | "base_model_name_or_path"
         | "inference_mode"
@@ -131,8 +131,7 @@ fn is_neutral(key: &str, v: &Value) -> bool {
         | "layers_to_transform"
         | "megatron_config"
         | "modules_to_save"
-        | "rank_pattern"
-        | "target_parameters" => empty,
+        | "rank_pattern" => empty,
         // Of these an empty value is one, with PEFT's defaults.
         "arrow_config"
         | "kasa_config"
@@ -184,12 +183,19 @@ pub fn lora_of(file: &Path, c: &Value) -> Result<Lora> {
         let what = format!("{dropout} is not in [0, 1)");
         return Err(refuse("lora_dropout", what, "restore it"));
     }
+    let parameters: Vec<String> = match &c["target_parameters"] {
+        Value::Null => vec![],
+        all => serde_json::from_value(all.clone())
+            .map_err(|e| refuse("target_parameters", e.to_string(), "write a list of names"))?,
+    };
     let targets = match &c["target_modules"] {
         Value::String(s) => pattern_or_all(s),
         Value::Array(_) => Targets::Names(
             serde_json::from_value(c["target_modules"].clone())
                 .map_err(|e| refuse("target_modules", e.to_string(), "write names"))?,
         ),
+        // PEFT writes the modules that it has chosen: it has chosen none.
+        Value::Null if !parameters.is_empty() => Targets::Names(vec![]),
         Value::Null => Targets::Family,
         other => {
             let what = format!("{other} is neither a list of names nor a regular expression");
@@ -202,6 +208,7 @@ pub fn lora_of(file: &Path, c: &Value) -> Result<Lora> {
         dropout,
         rslora: c["use_rslora"] == true,
         targets,
+        parameters,
     };
     // A product's factor of 0 stands for 1 in the kernels' interface.
     if alpha == 0.0 {
@@ -234,6 +241,7 @@ pub fn of_config(l: &config::Lora) -> Lora {
             Some(config::TargetModules::Pattern(text)) => pattern_or_all(text),
             Some(config::TargetModules::Names(all)) => Targets::Names(all.clone()),
         },
+        parameters: l.target_parameters.clone(),
     }
 }
 
@@ -243,8 +251,8 @@ pub struct Described {
     pub lora: Lora,
     /// The folder of the model under them.
     pub base: PathBuf,
-    /// Where the adapters stand in messages.
-    pub key: String,
+    /// The file that describes them.
+    pub file: PathBuf,
 }
 
 /// Reads the `adapter_config.json` of a folder.
@@ -269,7 +277,7 @@ pub fn describe(dir: &Path) -> Result<Described> {
     Ok(Described {
         lora,
         base,
-        key: format!("{}: target_modules", path.display()),
+        file: path,
     })
 }
 
@@ -342,27 +350,26 @@ pub fn open(dir: &Path, units: &[UnitDecl], base: &Base<'_>) -> Result<Adapter> 
         ));
     }
     let file = SafeFile::open(&weights)?;
-    let all = units.iter().flat_map(|u| &u.params);
-    let wanted: Vec<&ParamDecl> = all.filter(|p| is_adapter(&p.name)).collect();
+    let all: Vec<ParamDecl> = units.iter().flat_map(|u| u.params.clone()).collect();
+    let wanted = all.iter().filter(|p| is_adapter(&p.name));
+    let matrices: BTreeMap<String, Stored> = wanted
+        .map(|p| (p.name.clone(), Stored::of(&all, p)))
+        .collect();
     let mut wrong = vec![];
-    for p in &wanted {
-        let shape: Vec<usize> = p.shape.dims().iter().map(|d| *d as usize).collect();
-        match file.tensors().get(&file_name(&p.name)) {
-            None => wrong.push(format!("{} is missing", file_name(&p.name))),
-            Some(info) if info.shape != shape => wrong.push(format!(
-                "{} has shape {:?}, and the model and r ask for {shape:?}",
-                file_name(&p.name),
+    for Stored { name, shape, .. } in matrices.values() {
+        match file.tensors().get(name) {
+            None => wrong.push(format!("{name} is missing")),
+            Some(info) if info.shape != *shape => wrong.push(format!(
+                "{name} has shape {:?}, and the model and r ask for {shape:?}",
                 info.shape
             )),
-            Some(info) if !is_readable_float(info.dtype) => wrong.push(format!(
-                "{} is {:?}, which is no float",
-                file_name(&p.name),
-                info.dtype
-            )),
+            Some(info) if !is_readable_float(info.dtype) => {
+                wrong.push(format!("{name} is {:?}, which is no float", info.dtype))
+            }
             Some(_) => {}
         }
     }
-    let known = |n: &String| wanted.iter().any(|p| file_name(&p.name) == **n);
+    let known = |n: &String| matrices.values().any(|m| m.name == **n);
     for name in file.tensors().keys().filter(|n| !known(n)) {
         match base.differs(&file, name)? {
             None => wrong.push(format!("{name} belongs to no adapter of the config")),
@@ -388,5 +395,6 @@ pub fn open(dir: &Path, units: &[UnitDecl], base: &Base<'_>) -> Result<Adapter> 
     Ok(Adapter {
         dir: dir.to_path_buf(),
         file,
+        matrices,
     })
 }

@@ -26,6 +26,7 @@ pub mod optimizer;
 mod rows;
 pub mod spec;
 pub mod stacks;
+pub mod stored_adapter;
 pub mod teacher;
 pub mod tokens;
 mod units;

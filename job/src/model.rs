@@ -76,7 +76,7 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
     if adapter::is_folder(dir) {
         let described = adapter::describe(dir)?;
         let mut source = open_folder(&described.base)?;
-        source.adapt(described.lora, &described.key)?;
+        source.adapt(described.lora, &format!("{}: ", described.file.display()))?;
         let units = source.units();
         let base = source.folder.as_ref().map(|folder| {
             let (head, names) = (&source.spec.model().head, &folder.names);
@@ -191,7 +191,7 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>, caches: &Caches) -> 
                     ));
                 }
                 (Some(l), None) => {
-                    source.adapt(adapter::of_config(l), "model.lora.target_modules")?;
+                    source.adapt(adapter::of_config(l), "model.lora.")?;
                 }
                 (None, _) => {}
             }
@@ -382,17 +382,23 @@ impl Source {
         let may = split::experts(self.spec.model(), ep);
         may.map_err(|e| JobError::refused(format!("mesh.ep: {}", e.what), e.fix))?;
         let etp = place.length(Axis::Etp).into();
+        if etp > 1 && self.lora.as_ref().is_some_and(|l| !l.parameters.is_empty()) {
+            return Err(JobError::refused(
+                "mesh.etp: adapters of experts (target_parameters) stand on ranks that have these whole",
+                "set it to 1",
+            ));
+        }
         let may = split::parts_of_experts(self.spec.model(), etp);
         may.map_err(|e| JobError::refused(format!("mesh.etp: {}", e.what), e.fix))
     }
 
-    /// From now on adapters are trained, and the weights stay. `key` names the targets in messages.
+    /// From now on adapters are trained, and the weights stay. `whose` stands before a key of theirs in messages.
     ///
     /// # Errors
     /// Targets that are not there; weights that cannot be read.
-    pub fn adapt(&mut self, lora: Lora, key: &str) -> Result<()> {
+    pub fn adapt(&mut self, lora: Lora, whose: &str) -> Result<()> {
         lora.units(&self.spec, &Place::alone())
-            .map_err(|e| JobError::refused(format!("{key}: {}", e.what), e.fix))?;
+            .map_err(|e| JobError::refused(format!("{whose}{}: {}", e.key, e.what), e.fix))?;
         self.lora = Some(lora);
         let folder = self.folder.as_ref();
         self.fingerprint = folder.map(|f| f.dir.fingerprint()).transpose()?;

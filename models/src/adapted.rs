@@ -13,6 +13,7 @@ use crossweave_nn::lora::is_adapter;
 use crossweave_nn::{Targets, Tensors};
 use crossweave_tensor::ParamDecl;
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::io;
 use std::path::Path;
 
@@ -33,7 +34,9 @@ pub fn config_of(source: &Source) -> Option<Value> {
         Targets::Names(all) => json!(all),
         Targets::Family => json!(source.spec.family().lora),
         Targets::AllLinear => {
-            let all = matrices(source);
+            // Of linear layers: stacks are no modules.
+            let mut all = matrices(source);
+            all.retain(|p| p.shape.dims().len() == 2);
             let of = |p: &ParamDecl| p.name.strip_suffix(".lora_A.weight").map(str::to_string);
             json!(all.iter().filter_map(of).collect::<Vec<_>>())
         }
@@ -63,7 +66,7 @@ pub fn of_checkpoint(from: &Checkpoint) -> Result<Option<Source>> {
     };
     let whose = from.path().display().to_string();
     let mut source = model::open_folder(Path::new(folder))?;
-    source.adapt(adapter::lora_of(from.path(), adapters)?, &whose)?;
+    source.adapt(adapter::lora_of(from.path(), adapters)?, &format!("{whose}: "))?;
     check_base(&source, kept, &whose)?;
     Ok(Some(source))
 }
@@ -119,6 +122,8 @@ pub fn merge(
         true => &Tensors::PLAIN,
         false => &source.spec.family().tensors,
     };
+    // The matrices of the weight that is written: its tensors come one after the other.
+    let last: RefCell<Option<(String, [Vec<f32>; 2])>> = RefCell::new(None);
     let transposed = |module: &str| source.spec.family().fan_in_fan_out && module != "lm_head";
     let mut tensors = vec![];
     for p in all.iter().filter(|p| !is_adapter(&p.name)) {
@@ -126,10 +131,10 @@ pub fn merge(
         let module = p.name.strip_suffix(".weight").unwrap_or(&p.name);
         let a = known(&format!("{module}.lora_A.weight"));
         let b = known(&format!("{module}.lora_B.weight"));
-        let pair = a.zip(b).filter(|_| p.name.ends_with(".weight"));
+        let pair = a.zip(b);
+        let last = &last;
         let by_column = transposed(module);
         let stored = folder.names.file_name(&p.name).unwrap_or(&p.name);
-        // Adapters sit on matrices, which are one tensor each.
         for part in stacks::parts(form, &p.name, &shape) {
             let elements = part.elements;
             let stream = move |out: &mut dyn io::Write| {
@@ -137,15 +142,27 @@ pub fn merge(
                 let own = |e: CheckpointError| io::Error::other(e.to_string());
                 let w = folder.dir.read_elements_f32(stored, elements.clone());
                 let mut w = w.map_err(own)?;
-                if let Some((a, b)) = pair {
+                if let Some((of_a, of_b)) = pair {
+                    let mut last = last.borrow_mut();
+                    let known = last.take().filter(|(name, _)| *name == of_a.name);
+                    let (_, [a, b]) = last.insert(match known {
+                        Some(known) => known,
+                        None => {
+                            let both = [read(&of_a.name), read(&of_b.name)];
+                            let [a, b] = both.map(|m| m.map_err(failed));
+                            (of_a.name.clone(), [a?, b?])
+                        }
+                    });
+                    let [input, r] = [of_a, of_b].map(|p| p.shape.last() as usize);
                     let update = Update {
-                        r: lora.r as usize,
-                        input: a.shape.dims()[1] as usize,
-                        a: &read(&a.name).map_err(failed)?,
-                        b: &read(&b.name).map_err(failed)?,
+                        r,
+                        input,
+                        outputs: of_b.shape.dims()[of_b.shape.dims().len() - 2] as usize,
+                        a,
+                        b,
                         scale: lora.scale(),
                     };
-                    update.add(&mut w, by_column);
+                    update.add(&mut w, elements.start as usize / input, by_column);
                 }
                 write_f32(out, dtype, &w)?;
                 Ok(())
@@ -156,23 +173,28 @@ pub fn merge(
     Ok(export_hf(dir, config, tensors, DEFAULT_SHARD_BYTES, extra)?)
 }
 
-/// `scale B A`, row by row.
+/// `scale B A`, row by row, of one expert after another where there are several.
 struct Update<'a> {
     r: usize,
     input: usize,
+    /// Rows of one expert.
+    outputs: usize,
     a: &'a [f32],
     b: &'a [f32],
     scale: f64,
 }
 
 impl Update<'_> {
-    /// Adds it to `w [out, in]`, or `[in, out]` where it lies by columns.
-    fn add(&self, w: &mut [f32], by_column: bool) {
-        let out = self.b.len() / self.r;
+    /// Adds its rows from `first` on to `w [rows, in]`, or all of them to `[in, out]` where it lies by columns.
+    fn add(&self, w: &mut [f32], first: usize, by_column: bool) {
+        let rows = w.len() / self.input;
         let mut row = vec![0f64; self.input];
-        for (o, b) in self.b.chunks_exact(self.r).enumerate() {
+        let of_b = self.b.chunks_exact(self.r).skip(first).take(rows);
+        for (o, b) in of_b.enumerate() {
             row.fill(0.0);
-            for (x, a) in b.iter().zip(self.a.chunks_exact(self.input)) {
+            let expert = (first + o) / self.outputs;
+            let of_a = self.a.chunks_exact(self.input).skip(expert * self.r);
+            for (x, a) in b.iter().zip(of_a) {
                 let x = f64::from(*x) * self.scale;
                 row.iter_mut()
                     .zip(a)
@@ -180,7 +202,7 @@ impl Update<'_> {
             }
             for (i, s) in row.iter().enumerate() {
                 let at = if by_column {
-                    i * out + o
+                    i * rows + o
                 } else {
                     o * self.input + i
                 };

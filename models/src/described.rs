@@ -76,7 +76,7 @@ pub fn holds(manifest: &Manifest) -> std::result::Result<(), String> {
 const VALUE: &str = "value/";
 
 /// The parameters that a checkpoint of this model holds: all, or those of its adapters.
-fn params(manifest: &Manifest) -> std::result::Result<Vec<ParamDecl>, String> {
+pub(crate) fn params(manifest: &Manifest) -> std::result::Result<Vec<ParamDecl>, String> {
     let (config, adapters) = (
         &manifest.state["hf_config"],
         &manifest.state["adapter_config"],

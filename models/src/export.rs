@@ -1,11 +1,13 @@
 //! The model of a checkpoint, or its adapters, written in the layout that Hugging Face or PEFT reads.
 
+use crate::described;
 use crate::stored::{PIECE, Weights, floats, parameters};
 use crossweave_checkpoint::{
     Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_adapter, export_hf, write_f32,
 };
 use crossweave_job::error::{JobError, Result};
-use crossweave_job::{adapter, stacks};
+use crossweave_job::stacks;
+use crossweave_job::stored_adapter::Stored;
 use crossweave_nn::{Tensors, family};
 use serde_json::Value;
 use std::io;
@@ -28,6 +30,14 @@ pub fn export(
 ) -> Result<()> {
     // Of adapters, their own folder.
     let adapter = &checkpoint.state()["adapter_config"];
+    let matrices = match adapter.is_object() {
+        true => described::params(checkpoint.manifest()).map_err(|what| {
+            let whose = checkpoint.path().display();
+            let fix = "restore the checkpoint from a copy";
+            JobError::refused(format!("{whose}: {what}"), fix)
+        })?,
+        false => vec![],
+    };
     let form = match checkpoint.state()[STACKED].as_bool() {
         Some(true) => &Tensors::PLAIN,
         _ => forms(config),
@@ -36,6 +46,18 @@ pub fn export(
     for (_, name) in parameters(checkpoint) {
         let logical = weights.logical(checkpoint, name);
         let info = checkpoint.logical_info(&logical)?;
+        if let Some(p) = matrices.iter().find(|p| p.name == name) {
+            let stored = Stored::of(&matrices, p);
+            let (name, shape) = (stored.name.clone(), stored.shape.clone());
+            let stream = move |out: &mut dyn io::Write| {
+                let all = floats(checkpoint, &logical, 0..p.shape.numel())
+                    .map_err(|e| io::Error::other(e.to_string()))?;
+                write_f32(out, dtype, &stored.to_file(all))?;
+                Ok(())
+            };
+            tensors.push(TensorOut::stream(name, dtype, &shape, stream));
+            continue;
+        }
         for part in stacks::parts(form, name, &info.shape) {
             let (logical, Range { start, end }) = (logical.clone(), part.elements);
             let stream = move |out: &mut dyn io::Write| {
@@ -49,11 +71,7 @@ pub fn export(
                 }
                 Ok(())
             };
-            let name = match adapter.is_object() {
-                true => adapter::file_name(name),
-                false => part.name,
-            };
-            tensors.push(TensorOut::stream(name, dtype, &part.shape, stream));
+            tensors.push(TensorOut::stream(part.name, dtype, &part.shape, stream));
         }
     }
     if tensors.is_empty() {

@@ -11,13 +11,17 @@ pub fn peft_config(lora: &Lora, spec: &ModelSpec, base: &str, targets: Value) ->
         true => json!(lora.alpha as u64),
         false => json!(lora.alpha),
     };
-    json!({
+    let mut config = json!({
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "revision": null,
         "r": lora.r, "lora_alpha": alpha, "lora_dropout": lora.dropout, "use_rslora": lora.rslora,
         "target_modules": targets, "bias": "none", "modules_to_save": null, "use_dora": false,
         "fan_in_fan_out": spec.family().fan_in_fan_out, "inference_mode": true, "init_lora_weights": true,
         "layers_to_transform": null, "layers_pattern": null, "rank_pattern": {}, "alpha_pattern": {},
-    })
+    });
+    if !lora.parameters.is_empty() {
+        config["target_parameters"] = json!(lora.parameters);
+    }
+    config
 }
 
 /// Holds `state.adapter_config` against what this program writes of such adapters; `base` is the folder of the model under them.
@@ -83,6 +87,7 @@ mod tests {
             dropout: 0.1,
             rslora: false,
             targets: crossweave_nn::Targets::Family,
+            parameters: vec![],
         };
         let own = peft_config(&lora, &spec, "/models/a", json!(["c_attn"]));
         let base = json!("/models/a");

@@ -9,10 +9,12 @@
 //! losses), figures of their load, and with a factor for it the sum of the layers' z-losses. Each layer with experts adds its own.
 
 use crate::desc::{self, Balance, Model, Tokens};
+use crate::lora::Adapters;
+use crate::lora_stacks::StackAdapter;
 use crate::parts::{Curve, Declare, activation};
 use crate::split::cuts_tokens;
 use crossweave_tensor::{
-    Axis, Block, Builder, Capacity, Cx, Flow, Init, Param, Pieces, Place, Pointwise, Priority,
+    Axis, Block, Builder, Capacity, Cx, Flow, Grouped, Init, Param, Pieces, Place, Pointwise, Priority,
     Result, Routing, Scope, Spread, Unit, Var,
 };
 
@@ -46,7 +48,14 @@ pub fn apart(place: &Place) -> bool {
 }
 
 /// Declares the stacks of the experts of the layer at `prefix` as a unit of their own, cut over `ep` by experts and over `etp` by their inner width.
-pub fn stacks(b: &mut Builder, m: &Model, prefix: &str, e: &desc::Experts) {
+/// Returns the adapters that stand with them.
+pub fn stacks(
+    b: &mut Builder,
+    m: &Model,
+    prefix: &str,
+    (e, all): (&desc::Experts, &mut Adapters),
+) -> [Option<StackAdapter>; 2] {
+    let mut made = [None, None];
     b.unit_named(&format!("{prefix}.experts"), prefix, |u| {
         let inner = match e.gated {
             true => Pieces::Fused(vec![e.width; 2]),
@@ -59,17 +68,39 @@ pub fn stacks(b: &mut Builder, m: &Model, prefix: &str, e: &desc::Experts) {
             u.split(p, Axis::Ep, 0, Pieces::Each);
             u.split(p, Axis::Etp, dim, pieces);
         }
+        made = adapters(u, m, e, all);
+        made.iter().flatten().for_each(|a| a.spread(u));
         u.lends();
         Stacks
     });
+    made
+}
+
+/// Declares the adapters of the first stack and of the last, where they are asked for.
+fn adapters(
+    u: &mut Unit<'_>,
+    m: &Model,
+    e: &desc::Experts,
+    all: &mut Adapters,
+) -> [Option<StackAdapter>; 2] {
+    [(e.up, up(m, e)), (e.down, down(m, e))].map(|(name, shape)| all.stack(u, name, shape))
+}
+
+/// The shape of the first stack.
+fn up(m: &Model, e: &desc::Experts) -> [u64; 3] {
+    [e.count, e.rows(), m.width]
+}
+
+/// The shape of the last.
+fn down(m: &Model, e: &desc::Experts) -> [u64; 3] {
+    [e.count, m.width, e.width]
 }
 
 /// The first stack of the experts of a layer, and the last.
 fn declared(u: &mut Unit<'_>, m: &Model, e: &desc::Experts) -> [Param; 2] {
-    let up = [e.count, e.rows(), m.width];
-    let down = [e.count, m.width, e.width];
     let [normal, residual] = [m.init.std, m.init.residual].map(|std| Init::Normal(std as f32));
-    [u.param(e.up, &up, normal), u.param(e.down, &down, residual)]
+    let first = u.param(e.up, &up(m, e), normal);
+    [first, u.param(e.down, &down(m, e), residual)]
 }
 
 /// The experts of a layer.
@@ -77,6 +108,8 @@ pub struct Experts {
     router: Param,
     /// The first stack, and the last.
     stacks: [Param; 2],
+    /// Those of them.
+    adapters: [Option<StackAdapter>; 2],
     chosen: u64,
     whole: bool,
     capacity: Option<Capacity>,
@@ -113,6 +146,7 @@ impl Experts {
         Experts {
             router,
             stacks,
+            adapters: [None, None],
             chosen: e.chosen,
             whole: e.whole,
             apart,
@@ -133,11 +167,31 @@ impl Experts {
         }
     }
 
-    /// Borrows the stacks of the unit before ([`stacks`]), behind all that the layer has itself.
-    pub fn borrow(&mut self, u: &mut Unit<'_>, e: &desc::Experts) {
+    /// Borrows the stacks of the unit before ([`stacks`]) and what stands with them, behind all that the layer has itself.
+    pub fn borrow(
+        &mut self,
+        u: &mut Unit<'_>,
+        e: &desc::Experts,
+        adapters: [Option<StackAdapter>; 2],
+    ) {
         for (own, name) in self.stacks.iter_mut().zip([e.up, e.down]) {
             let name = u.full_name(name);
             *own = u.borrow(&name).unwrap_or(*own);
+        }
+        self.adapters = adapters.map(|a| a.map(|a| a.borrowed(u)));
+    }
+
+    /// Declares the adapters of stacks that are the layer's own, behind all other parameters of it.
+    pub fn adapt(&mut self, u: &mut Unit<'_>, m: &Model, e: &desc::Experts, all: &mut Adapters) {
+        self.adapters = adapters(u, m, e, all);
+    }
+
+    /// The products of rows with the first stack or the last, and what its adapter adds.
+    fn product(&self, cx: &mut Cx<'_>, rows: Var, i: usize, by: &Grouped) -> Result<Var> {
+        let y = cx.expert_linear(rows, self.stacks[i], by)?;
+        match &self.adapters[i] {
+            Some(a) => a.add(cx, rows, y, by),
+            None => Ok(y),
         }
     }
 
@@ -163,7 +217,7 @@ impl Experts {
             Some(ways) => (ways.to_experts(cx, rows)?, ways.grouped()),
             None => (rows, routing.grouped()),
         };
-        let up = cx.expert_linear(rows, self.stacks[0], &by)?;
+        let up = self.product(cx, rows, 0, &by)?;
         let h = match &self.between {
             Between::Curve(act) => act.run(cx, up)?,
             gated => {
@@ -174,7 +228,7 @@ impl Experts {
                 }
             }
         };
-        let mut down = cx.expert_linear(h, self.stacks[1], &by)?;
+        let mut down = self.product(cx, h, 1, &by)?;
         if let Some(ways) = &ways {
             down = ways.from_experts(cx, down, x)?;
         }

@@ -123,9 +123,8 @@ fn declare(
     let apart = experts::apart(place);
     for (i, l) in layers.iter().enumerate() {
         let name = format!("{prefix}.{i}");
-        if let Some(e) = l.experts.as_ref().filter(|_| apart) {
-            experts::stacks(b, m, &name, e);
-        }
+        let lent = l.experts.as_ref().filter(|_| apart);
+        let lent = lent.map(|e| experts::stacks(b, m, &name, (e, &mut *all)));
         b.unit(&name, |u| {
             let mut d = Declare::new(u, m.init.std, l.conv1d).over(place);
             let residual = m.init.residual as f32;
@@ -150,6 +149,7 @@ fn declare(
                 }
                 None => Feed::Mlp(declared_mlp(d, m.width, mlp, residual, dropout)),
             });
+            let (u, adapters) = d.adapters(all);
             let mut layer = Layer {
                 attention,
                 cross,
@@ -158,12 +158,13 @@ fn declare(
                 residual_of_norm: l.residual_of_norm,
                 dropout: l.dropout,
                 factor: (l.factor != 0.0).then(|| Pointwise::scale(l.factor)),
-                adapters: d.adapters(all).1,
+                adapters,
             };
-            if let (Some(e), (_, Feed::Experts(mixture))) = (&l.experts, &mut layer.feed)
-                && apart
-            {
-                mixture.experts.borrow(u, e);
+            if let (Some(e), (_, Feed::Experts(mixture))) = (&l.experts, &mut layer.feed) {
+                match lent {
+                    Some(adapters) => mixture.experts.borrow(u, e, adapters),
+                    None => mixture.experts.adapt(u, m, e, all),
+                }
             }
             layer
         });

@@ -11,6 +11,7 @@ mod ends;
 mod experts;
 mod layer;
 pub mod lora;
+mod lora_stacks;
 mod pair;
 mod parts;
 pub mod split;

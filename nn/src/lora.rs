@@ -2,8 +2,10 @@
 //! small matrices that is trained, `y + scale B A dropout(x)`.
 //!
 //! Names are PEFT's without the `base_model.model.` that its files put before them: `MODULE.lora_A.weight [r, in]` and
-//! `MODULE.lora_B.weight [out, r]`, for GPT-2's `Conv1D` (whose own weight is `[in, out]`) as well.
+//! `MODULE.lora_B.weight [out, r]`, for GPT-2's `Conv1D` (whose own weight is `[in, out]`) as well. Those of stacks of experts are in
+//! [`crate::lora_stacks`].
 
+use crate::lora_stacks::StackAdapter;
 use crate::split::{Cut, LinearSplit};
 use crate::{ModelSpec, declare};
 use crossweave_tensor::{
@@ -19,12 +21,14 @@ pub struct Lora {
     pub r: u64,
     /// The update counts `alpha / r`, or `alpha / sqrt(r)` with [`Lora::rslora`].
     pub alpha: f64,
-    /// Dropout of what goes into `A`.
+    /// Dropout of what goes into `A`; those of stacks have none.
     pub dropout: f64,
     /// Rank-stabilised scale (Kalajdzievski 2023, arXiv 2312.03732).
     pub rslora: bool,
     /// The layers that get one.
     pub targets: Targets,
+    /// The stacks of experts that get one: parameters of these names, or whose names end in `.NAME` (PEFT's `target_parameters`).
+    pub parameters: Vec<String>,
 }
 
 /// The linear layers that are adapted, by PEFT's rules.
@@ -43,6 +47,8 @@ pub enum Targets {
 /// The reason for which targets cannot be adapted, in one sentence, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoraError {
+    /// PEFT's key that names them.
+    pub key: &'static str,
     /// The fault.
     pub what: String,
     /// The remedy.
@@ -93,6 +99,7 @@ impl Adapter {
 pub struct Adapters {
     lora: Option<(Lora, Rule)>,
     layers: Vec<(String, bool)>,
+    stacks: Vec<String>,
 }
 
 /// Targets made ready to be asked.
@@ -110,6 +117,11 @@ impl Rule {
             Rule::Pattern(p) => p.is_match(module).unwrap_or(false),
         }
     }
+}
+
+/// Starting values of `A` as PEFT draws them: kaiming_uniform_(a = sqrt(5)) over `input` columns is uniform within 1 / sqrt(input).
+pub(crate) fn begins(input: u64) -> Init {
+    Init::Uniform((1.0 / (input as f64).sqrt()) as f32)
 }
 
 /// PEFT's rule for an element of a list.
@@ -143,6 +155,21 @@ impl Adapters {
         self.declare(u, local, sizes, (&how, true))
     }
 
+    /// The adapter of the stack of experts `local` of the unit, `[experts, output, input]`, where one is asked for. Call it behind the
+    /// declarations of the unit's own parameters.
+    pub fn stack(
+        &mut self,
+        u: &mut Unit<'_>,
+        local: &str,
+        shape: [u64; 3],
+    ) -> Option<StackAdapter> {
+        let name = u.full_name(local);
+        let (lora, _) = self.lora.as_ref()?;
+        let taken = lora.parameters.iter().any(|n| names(n, &name));
+        self.stacks.push(name);
+        taken.then(|| StackAdapter::declare(u, local, shape, lora))
+    }
+
     fn declare(
         &mut self,
         u: &mut Unit<'_>,
@@ -158,10 +185,8 @@ impl Adapters {
             return None;
         }
         let r = lora.r;
-        // kaiming_uniform_(a = sqrt(5)) over `input` columns is uniform within 1 / sqrt(input).
-        let bound = (1.0 / (input as f64).sqrt()) as f32;
         let matrix = |part: &str| format!("{local}.{part}.weight");
-        let a = u.param(&matrix("lora_A"), &[r, input], Init::Uniform(bound));
+        let a = u.param(&matrix("lora_A"), &[r, input], begins(input));
         let b = u.param(&matrix("lora_B"), &[output, r], Init::Zeros);
         // The half that is whole meets the tokens of the hidden state; a head that is whole is given all of them.
         match how.cut {
@@ -195,7 +220,7 @@ impl Lora {
     /// The units of a model with adapters, everything else of it frozen, its layers cut over the tensor-parallel ranks of the mesh.
     ///
     /// # Errors
-    /// Targets that match nothing, or something other than a linear layer; a pattern that is no regular expression.
+    /// Targets that match nothing, or something other than a linear layer or a stack of experts; a pattern that is no regular expression.
     pub fn units(
         &self,
         spec: &ModelSpec,
@@ -209,12 +234,20 @@ impl Lora {
             Targets::Names(all) => Rule::Names(all.clone()),
             Targets::Pattern(p) => Rule::Pattern(Box::new(pattern(p)?)),
         };
+        if !self.parameters.is_empty() && self.dropout != 0.0 {
+            return Err(LoraError {
+                key: "lora_dropout",
+                what: format!("{} beside {PARAMETERS}", self.dropout),
+                fix: "set it to 0: what goes into adapters of stacks of experts is not dropped out, in PEFT neither".into(),
+            });
+        }
         let mut adapters = Adapters {
             lora: Some((self.clone(), rule)),
-            layers: vec![],
+            ..Adapters::default()
         };
         let mut units = declare(spec.model(), &mut adapters, place);
         adapters.check(&units, &self.targets)?;
+        adapters.check_stacks(&units, &self.parameters)?;
         for p in units.iter_mut().flat_map(|u| &mut u.params) {
             if !is_adapter(&p.name) {
                 p.group = Group::Base;
@@ -224,6 +257,10 @@ impl Lora {
     }
 }
 
+/// PEFT's keys of targets.
+const MODULES: &str = "target_modules";
+const PARAMETERS: &str = "target_parameters";
+
 /// Is it the name of an adapter's matrix?
 pub fn is_adapter(name: &str) -> bool {
     name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight")
@@ -231,6 +268,7 @@ pub fn is_adapter(name: &str) -> bool {
 
 fn pattern(text: &str) -> std::result::Result<Regex, LoraError> {
     Regex::new(&format!(r"\A(?:{text})\z")).map_err(|e| LoraError {
+        key: MODULES,
         what: format!("{text:?} is no regular expression: {e}"),
         fix: "write one that matches whole names of modules, or a list of names".into(),
     })
@@ -265,6 +303,7 @@ impl Adapters {
             let other = others.iter().find(|m| finds(one, m));
             if let Some(other) = other {
                 return Err(LoraError {
+                    key: MODULES,
                     what: format!("{one:?} matches {other}, which is no linear layer"),
                     fix: format!("adapters sit on {}", self.known()),
                 });
@@ -277,30 +316,76 @@ impl Adapters {
                     _ => format!("the model's linear layers are {}", self.known()),
                 };
                 return Err(LoraError {
+                    key: MODULES,
                     what: format!("{one:?} matches no module"),
                     fix: hint,
                 });
             }
         }
-        match self.layers.iter().any(|(_, taken)| *taken) {
+        let some = units.iter().flat_map(|u| &u.params);
+        match some.into_iter().any(|p| is_adapter(&p.name)) || !self.parameters().is_empty() {
             true => Ok(()),
             false => Err(LoraError {
+                key: MODULES,
                 what: "no module is adapted".into(),
                 fix: format!("the model's linear layers are {}", self.known()),
             }),
         }
     }
 
+    /// The stacks that are asked for.
+    fn parameters(&self) -> &[String] {
+        self.lora.as_ref().map_or(&[], |(lora, _)| &lora.parameters)
+    }
+
+    /// Every parameter that is asked for must be a stack of experts.
+    fn check_stacks(
+        &self,
+        units: &[UnitDecl],
+        asked: &[String],
+    ) -> std::result::Result<(), LoraError> {
+        for one in asked {
+            let mut params = units.iter().flat_map(|u| &u.params);
+            let other = params.find(|p| {
+                names(one, &p.name) && !is_adapter(&p.name) && !self.stacks.contains(&p.name)
+            });
+            let (what, fix) = match other {
+                Some(p) => (
+                    format!("{one:?} matches {}, which is no stack of experts", p.name),
+                    "name the modules of linear layers in target_modules",
+                ),
+                None if self.stacks.iter().any(|s| names(one, s)) => continue,
+                None => (format!("{one:?} matches no parameter"), ""),
+            };
+            let fix = match (fix, self.stacks.first()) {
+                (fix, _) if !fix.is_empty() => fix.to_string(),
+                (_, None) => "leave it out: the model has no experts".into(),
+                (_, Some(first)) => {
+                    format!("the model's stacks of experts are {} (whole names as {first})", ends(&self.stacks))
+                }
+            };
+            let key = PARAMETERS;
+            return Err(LoraError { key, what, fix });
+        }
+        Ok(())
+    }
+
     /// The layers by their last names, each once, with an example of a whole one.
     fn known(&self) -> String {
-        let mut ends: Vec<String> = vec![];
-        for (l, _) in &self.layers {
-            let end = l.rsplit('.').next().unwrap_or(l).to_string();
-            if !ends.contains(&end) {
-                ends.push(end);
-            }
-        }
         let whole = self.layers.first().map_or("", |(l, _)| l);
-        format!("{} (whole names as {whole})", ends.join(", "))
+        let ends = ends(self.layers.iter().map(|(l, _)| l));
+        format!("{ends} (whole names as {whole})")
     }
+}
+
+/// The last parts of names, each once.
+fn ends<'a>(all: impl IntoIterator<Item = &'a String>) -> String {
+    let mut ends: Vec<&str> = vec![];
+    for name in all {
+        let end = name.rsplit('.').next().unwrap_or(name);
+        if !ends.contains(&end) {
+            ends.push(end);
+        }
+    }
+    ends.join(", ")
 }

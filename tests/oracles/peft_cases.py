@@ -25,13 +25,17 @@ import peft
 import torch
 from safetensors.torch import load_file, save_file
 
-from make import ADAMW, HERE, KeepF64, error, load_model, run, seeded, worst
+from make import ADAMW, FIGURES, HERE, KeepF64, error, load_model, run, seeded, worst
 
 warnings.filterwarnings("ignore")
 CASES = {
     "gpt2": dict(model="gpt2-tied", r=4, lora_alpha=6, target_modules=["c_attn", "mlp.c_proj"]),
     "llama": dict(model="llama-gqa-sharded", r=3, lora_alpha=5, use_rslora=True, target_modules="all-linear"),
     "llama-pattern": dict(model="llama-bias", r=2, lora_alpha=8, target_modules=r".*\.(o_proj|up_proj)"),
+    # Two parameters of one module: PEFT wraps the one around the other.
+    "mixtral-experts": dict(model="mixtral-v5", r=3, lora_alpha=5, target_modules=["q_proj"],
+                            target_parameters=["experts.gate_up_proj", "mlp.experts.down_proj"]),
+    "qwen3-moe-down": dict(model="qwen3-moe-stacked", r=2, lora_alpha=3, use_rslora=True, target_modules=[], target_parameters=["down_proj"]),
 }
 # Values that are not PEFT's defaults, of every key; and empty ones, which are not always the same as none.
 OPTIONS = dict(
@@ -72,7 +76,8 @@ def figures(model, ids, data):
         params = trained(model)
         logits, loss = run(model, ids)
         loss.backward()
-        start = {"logits": logits.detach(), "loss": loss.detach()} | {"grad." + k: p.grad.clone() for k, p in params.items()}
+        # Of a model with experts the loss that is told is without that of its routers.
+        start = {"logits": logits.detach(), "loss": FIGURES.get("loss", loss.detach())} | {"grad." + k: p.grad.clone() for k, p in params.items()}
         opt = torch.optim.AdamW(params.values(), lr=ADAMW["lr"], betas=tuple(ADAMW["betas"]), eps=ADAMW["eps"],
                                 weight_decay=ADAMW["weight_decay"])
         losses = []
@@ -80,7 +85,7 @@ def figures(model, ids, data):
             opt.zero_grad()
             loss = run(model, rows)[1]
             loss.backward()
-            losses.append(loss.item())
+            losses.append(FIGURES.get("loss", loss).item())
             opt.step()
     norms = {"norm." + k: p.detach().norm() for k, p in params.items()}
     return start, dict(losses=torch.tensor(losses, dtype=torch.float64)) | norms
@@ -88,6 +93,7 @@ def figures(model, ids, data):
 
 def open_adapter(top, case):
     """As PEFT reads it back, in float64."""
+    FIGURES.clear()
     model, inputs, train = base(case)
     model = peft.PeftModel.from_pretrained(model, os.path.join(top, "adapter"), is_trainable=True,
                                            autocast_adapter_dtype=False).double().eval()
@@ -119,6 +125,7 @@ def make(name, case):
 
 def descent(directory):
     """The losses of six steps of descent at rate 0.5."""
+    FIGURES.clear()
     model, _, train = base(CASES["gpt2"])
     model = peft.PeftModel.from_pretrained(model, directory, is_trainable=True, autocast_adapter_dtype=False).double().eval()
     losses = []

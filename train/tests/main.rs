@@ -31,6 +31,7 @@ mod kept_inputs;
 mod layers;
 mod layouts;
 mod lora;
+mod lora_experts;
 mod many;
 mod mesh;
 mod mixtures;

@@ -6,11 +6,12 @@ use crate::backend::{BackendChoice, choose, host};
 use crate::model::Source;
 use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
-use crate::{adapter, infer, trained};
+use crate::{infer, trained};
 use crossweave_checkpoint::{Dtype, SafeFile, TensorOut};
 use crossweave_data::{Columns, IGNORED, Pair, Remark, decoded, paired};
 use crossweave_engine::MicroBatch;
 use crossweave_hal::DType;
+use crossweave_job::stored_adapter::Stored;
 use crossweave_nn::lora::is_adapter;
 use crossweave_nn::{ModelSpec, Predicts};
 use crossweave_tensor::ParamDecl;
@@ -405,15 +406,19 @@ impl Found {
         for (name, values) in self.grads {
             let resolved = source.folder.as_ref();
             let resolved = resolved.and_then(|f| f.names.file_name(&name));
-            let file_name = match is_adapter(&name) {
-                true => adapter::file_name(&name),
-                false => resolved.unwrap_or(&name).to_string(),
+            let param = self.params.iter().find(|p| p.name == name);
+            let (file_name, shape, values) = match param.filter(|_| is_adapter(&name)) {
+                Some(p) => {
+                    let stored = Stored::of(&self.params, p);
+                    let values = stored.to_file(values);
+                    (stored.name, stored.shape, values)
+                }
+                None => {
+                    let dims = param.map_or(&[][..], |p| p.shape.dims());
+                    let shape = dims.iter().map(|d| *d as usize).collect();
+                    (resolved.unwrap_or(&name).to_string(), shape, values)
+                }
             };
-            let mut params = self.params.iter();
-            let shape: Vec<usize> = params
-                .find(|p| p.name == name)
-                .map(|p| p.shape.dims().iter().map(|d| *d as usize).collect())
-                .unwrap_or_default();
             let title = format!("grad.{file_name}");
             out.push(TensorOut::from_f32(title, Dtype::F32, &shape, values));
         }
