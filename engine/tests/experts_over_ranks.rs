@@ -334,8 +334,16 @@ fn adapters_train_over_experts_that_stay() {
             }
             let s = staged(spec(4, 1), stage);
             let whole = train(&w, &(model.clone(), lora.clone()), &s, 3);
-            for ep in [2, 4].into_iter().skip(usize::from(!turn(k + stage as usize))) {
-                let got = train(&w, &Adapted(model.clone(), lora.clone(), ep), &over(&s, ep), 3);
+            for ep in [2, 4]
+                .into_iter()
+                .skip(usize::from(!turn(k + stage as usize)))
+            {
+                let got = train(
+                    &w,
+                    &Adapted(model.clone(), lora.clone(), ep),
+                    &over(&s, ep),
+                    3,
+                );
                 let far = distance(&got, &whole);
                 assert!(far < 2e-5, "case {k}, stage {stage}, ep {ep}: {far:e}");
             }

@@ -66,7 +66,10 @@ pub fn of_checkpoint(from: &Checkpoint) -> Result<Option<Source>> {
     };
     let whose = from.path().display().to_string();
     let mut source = model::open_folder(Path::new(folder))?;
-    source.adapt(adapter::lora_of(from.path(), adapters)?, &format!("{whose}: "))?;
+    source.adapt(
+        adapter::lora_of(from.path(), adapters)?,
+        &format!("{whose}: "),
+    )?;
     check_base(&source, kept, &whose)?;
     Ok(Some(source))
 }

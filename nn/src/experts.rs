@@ -14,8 +14,8 @@ use crate::lora_stacks::StackAdapter;
 use crate::parts::{Curve, Declare, activation};
 use crate::split::cuts_tokens;
 use crossweave_tensor::{
-    Axis, Block, Builder, Capacity, Cx, Flow, Grouped, Init, Param, Pieces, Place, Pointwise, Priority,
-    Result, Routing, Scope, Spread, Unit, Var,
+    Axis, Block, Builder, Capacity, Cx, Flow, Grouped, Init, Param, Pieces, Place, Pointwise,
+    Priority, Result, Routing, Scope, Spread, Unit, Var,
 };
 
 /// The work of an expert between its products.

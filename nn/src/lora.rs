@@ -277,7 +277,7 @@ fn pattern(text: &str) -> std::result::Result<Regex, LoraError> {
 impl Adapters {
     /// Every target must have found a layer, and nothing but layers.
     fn check(&self, units: &[UnitDecl], targets: &Targets) -> std::result::Result<(), LoraError> {
-        let Some((_, rule)) = &self.lora else {
+        let Some((lora, rule)) = &self.lora else {
             return Ok(());
         };
         // Modules that are no linear layers are known by their parameters only.
@@ -313,6 +313,9 @@ impl Adapters {
                     Targets::Pattern(p) if self.layers.iter().any(|(l, _)| names(p, l)) => format!(
                         "a string is a regular expression for whole names; write [{p:?}] for the modules whose names end in it"
                     ),
+                    _ if self.stacks.iter().any(|s| finds(one, s)) => {
+                        format!("stacks of experts are named in {PARAMETERS}")
+                    }
                     _ => format!("the model's linear layers are {}", self.known()),
                 };
                 return Err(LoraError {
@@ -322,8 +325,7 @@ impl Adapters {
                 });
             }
         }
-        let some = units.iter().flat_map(|u| &u.params);
-        match some.into_iter().any(|p| is_adapter(&p.name)) || !self.parameters().is_empty() {
+        match self.layers.iter().any(|(_, taken)| *taken) || !lora.parameters.is_empty() {
             true => Ok(()),
             false => Err(LoraError {
                 key: MODULES,
@@ -331,11 +333,6 @@ impl Adapters {
                 fix: format!("the model's linear layers are {}", self.known()),
             }),
         }
-    }
-
-    /// The stacks that are asked for.
-    fn parameters(&self) -> &[String] {
-        self.lora.as_ref().map_or(&[], |(lora, _)| &lora.parameters)
     }
 
     /// Every parameter that is asked for must be a stack of experts.
@@ -349,23 +346,23 @@ impl Adapters {
             let other = params.find(|p| {
                 names(one, &p.name) && !is_adapter(&p.name) && !self.stacks.contains(&p.name)
             });
-            let (what, fix) = match other {
-                Some(p) => (
-                    format!("{one:?} matches {}, which is no stack of experts", p.name),
-                    "name the modules of linear layers in target_modules",
-                ),
+            let what = match other {
+                Some(p) => format!("{one:?} matches {}, which is no stack of experts", p.name),
                 None if self.stacks.iter().any(|s| names(one, s)) => continue,
-                None => (format!("{one:?} matches no parameter"), ""),
+                None => format!("{one:?} matches no parameter"),
             };
-            let fix = match (fix, self.stacks.first()) {
-                (fix, _) if !fix.is_empty() => fix.to_string(),
-                (_, None) => "leave it out: the model has no experts".into(),
-                (_, Some(first)) => {
-                    format!("the model's stacks of experts are {} (whole names as {first})", ends(&self.stacks))
+            let known = match self.stacks.first() {
+                None => "the model has no experts".into(),
+                Some(first) => {
+                    let ends = ends(&self.stacks);
+                    format!("the model's stacks of experts are {ends} (whole names as {first})")
                 }
             };
-            let key = PARAMETERS;
-            return Err(LoraError { key, what, fix });
+            return Err(LoraError {
+                key: PARAMETERS,
+                what,
+                fix: format!("{known}; linear layers are named in {MODULES}"),
+            });
         }
         Ok(())
     }

@@ -6,9 +6,7 @@
 //! adapter folders know how.
 
 use crate::lora::{Lora, begins};
-use crossweave_tensor::{
-    Axis, Cx, Grouped, Init, Param, Pieces, Pointwise, Result, Unit, Var,
-};
+use crossweave_tensor::{Axis, Cx, Grouped, Init, Param, Pieces, Pointwise, Result, Unit, Var};
 
 /// The adapter of one stack.
 #[derive(Clone, Debug)]

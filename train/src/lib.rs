@@ -59,7 +59,7 @@ pub use crossweave_data::DataSource;
 use crossweave_figures::layout;
 pub use crossweave_figures::{gradients, stages};
 pub use crossweave_job::error::{ConfigFault, ErrorCode};
-use crossweave_job::{self as job, adapter, error as job_error, found, hub, model};
+use crossweave_job::{self as job, error as job_error, found, hub, model};
 pub use crossweave_models::{adapted, companions, described, stored, trained};
 pub use crossweave_team::{
     backend, computes::Computes, events, layers, outputs, ranks, request, summary::Summary,

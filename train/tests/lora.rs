@@ -57,7 +57,8 @@ fn training_a_peft_adapter_on_follows_peft_for_twenty_steps() {
         });
         let out = format!("run{k}");
         // The losses of these routers are of a micro-batch, which is all rows of a step.
-        let routed = open_json(&case.join("adapter/adapter_config.json"))["target_parameters"].is_array();
+        let routed =
+            open_json(&case.join("adapter/adapter_config.json"))["target_parameters"].is_array();
         let ranks = if routed { 1 } else { 1 + k % 2 };
         s.job_of(config).ranks(ranks).run(&out);
         let theirs = read(&case.join("train.safetensors"));
