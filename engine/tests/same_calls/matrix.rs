@@ -515,6 +515,7 @@ impl Matrix<'_> {
             dropout,
             rslora: false,
             targets,
+            parameters: vec![],
         };
         let some = ["c_attn", "mlp.c_proj", "lm_head"].map(str::to_string);
         let cases = [
