@@ -63,8 +63,8 @@ impl Resolver<'_> {
         ranks: u64,
         spec: Option<&ModelSpec>,
     ) -> (Topology, u64) {
-        let cuts = [s.mesh.tp, s.mesh.cp, s.mesh.etp.unwrap_or(1)];
-        let may = spec.map_or(Ok(()), |m| split::capacities(m.model(), cuts));
+        let cuts = [s.mesh.tp, s.mesh.cp];
+        let may = spec.map_or(Ok(()), |m| split::balance(m.model(), cuts));
         if let Err((key, e)) = may {
             self.error(key, e.what, e.fix);
         }

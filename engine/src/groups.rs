@@ -3,6 +3,7 @@
 use crossweave_hal::{Collective, CommTag, Device, Event, Reduce, Stream};
 use crossweave_mesh::{Axis, Channel, GroupKey, Mesh, Part};
 use crossweave_tensor::ops::balance::COUNTS;
+use crossweave_tensor::ops::capacity::CHOICES;
 use crossweave_tensor::{
     Exchange, Groups, Lane, Link, Numbers, Result, Run, Tensor, check_exchange, read_numbers,
     shape_error,
@@ -116,7 +117,7 @@ impl MeshGroups {
     fn tag(&self, on: &Link) -> CommTag {
         match on.op {
             LOSS_OP => LOSS,
-            COUNTS => EXPERTS,
+            COUNTS | CHOICES => EXPERTS,
             _ if [Axis::Ep, Axis::Etp].contains(&on.axis) => EXPERTS,
             _ => self.about.get(),
         }

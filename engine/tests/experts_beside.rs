@@ -12,13 +12,13 @@ use crossweave_tensor::{Layout, Meeting, RowCut, UnitDecl};
 use serde_json::json;
 
 /// Tokens of a row, of which two ranks of `cp` have pieces that two of `tp` divide.
-const TOKENS: u64 = 8;
+pub const TOKENS: u64 = 8;
 
 /// Lengths of dp, cp, tp, ep and etp, and pipeline stages.
-type Mesh = ([u32; 5], u32);
+pub type Mesh = ([u32; 5], u32);
 
 /// A model on a mesh, as the trainer lays it there.
-struct Laid(ModelSpec, Place, RowCut);
+pub struct Laid(ModelSpec, Place, RowCut);
 
 impl Declares for Laid {
     fn declare(&self) -> Vec<UnitDecl> {
@@ -41,7 +41,7 @@ impl Declares for Laid {
 }
 
 /// The same ranks on a mesh, and the model on it. Layouts take turns at the ways in which rows are cut.
-fn laid(model: &ModelSpec, s: &RankSpec, (mesh, _): Mesh, turn: usize) -> (Laid, RankSpec) {
+pub fn laid(model: &ModelSpec, s: &RankSpec, (mesh, _): Mesh, turn: usize) -> (Laid, RankSpec) {
     let [dp, cp, tp, ep, etp] = mesh;
     let axes = [Axis::Dp, Axis::Cp, Axis::Tp, Axis::Ep, Axis::Etp];
     let all: Vec<_> = axes.into_iter().zip([dp, cp, tp, ep, etp]).collect();
@@ -73,7 +73,7 @@ fn factors([dp, cp, tp]: [u32; 3], pp: u32) -> Vec<Mesh> {
 }
 
 /// All factors of dp8, dp4·tp2, pp2·dp2·tp2, dp2·cp2·tp2, of fewer ranks than eight, and of three that share layers.
-fn meshes() -> Vec<Mesh> {
+pub fn meshes() -> Vec<Mesh> {
     let all = [
         ([8, 1, 1], 1),
         ([4, 1, 2], 1),
@@ -100,7 +100,7 @@ fn models() -> [ModelSpec; 3] {
 }
 
 /// The figures of routers are near those of the other.
-fn figures_near(a: &Outcome, b: &Outcome, what: &str) {
+pub fn figures_near(a: &Outcome, b: &Outcome, what: &str) {
     for (a, b) in a.metrics.iter().zip(&b.metrics) {
         let (a, b) = (a.experts.unwrap(), b.experts.unwrap());
         let all = [
@@ -217,7 +217,7 @@ fn losses_of_routers_are_of_whole_sequences_whatever_counts() {
 }
 
 /// The sum of a rank's lines about experts, of one kind over one group.
-fn lines(o: &Outcome, rank: usize, (group, kind): (&str, &str)) -> [u64; 3] {
+pub fn lines(o: &Outcome, rank: usize, (group, kind): (&str, &str)) -> [u64; 3] {
     let all = o.ledgers[rank].collectives.iter();
     let of = |c: &&CollectiveLine| (&*c.group, &*c.tag, &*c.kind) == (group, "experts", kind);
     all.filter(of).fold([0; 3], |[calls, sent, all], c| {

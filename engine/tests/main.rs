@@ -5,6 +5,7 @@ mod beside;
 mod boxes;
 mod calls;
 mod canonical;
+mod capacities_beside;
 mod capacity;
 mod common;
 mod context;

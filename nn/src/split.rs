@@ -11,7 +11,7 @@
 
 use crossweave_family::desc::Model;
 pub use crossweave_family::split::{
-    SplitError, capacities, check, experts, is_causal, meeting, parts_of_experts, rows as context,
+    SplitError, balance, check, experts, is_causal, meeting, parts_of_experts, rows as context,
     sequence, shares, vocabulary,
 };
 use crossweave_tensor::{Axis, Cx, Param, Pieces, Place, Result, Unit, Var, Vocabulary};

@@ -371,6 +371,18 @@ impl Check {
         }
         y
     }
+    /// What is decided of each token `x` among the others of its row, which ranks have that cut rows over the axes `over` and no others.
+    pub(crate) fn decided(&mut self, op: &str, x: Spmd, over: AxisSet) -> Spmd {
+        for (i, axis) in AXES.iter().enumerate() {
+            if (x[i] == Ty::V) != over.contains(*axis) {
+                self.fault(format!(
+                    "{op} on {axis}: who stays within a capacity is decided among the tokens of a row, and ranks have {:?} of them",
+                    x[i]
+                ));
+            }
+        }
+        self.same(op, &[x], false)
+    }
     /// Figures of counts that all ranks have: each that has other rows gives a share of them, so that their sum is the figure.
     pub(crate) fn figures(&mut self, op: &str, x: Spmd) -> Spmd {
         let y = self.same(op, &[x], false);

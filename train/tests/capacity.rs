@@ -2,7 +2,7 @@
 
 use crate::split::near;
 use crate::support::oracles::oracle;
-use crate::support::{CONFIG, Scratch, open_json};
+use crate::support::{CONFIG, Scratch, ledger, open_json};
 use serde_json::{Value, json};
 
 /// A small llama whose experts have these keys.
@@ -10,6 +10,7 @@ fn config(moe: Value) -> Value {
     let mut config: Value = serde_json::from_str(CONFIG).unwrap();
     config["model"] = json!({"family": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
         "intermediate_size": 20, "max_position_embeddings": 64, "moe": moe});
+    config["data"]["seq_len"] = json!(16);
     config["run"]["generate"] = json!({"tokens": 8, "temperature": 0.0});
     config
 }
@@ -23,7 +24,7 @@ fn metrics(s: &Scratch, run: &str, name: &str) -> Vec<f64> {
     lines.filter_map(|l| l[name].as_f64()).collect()
 }
 
-/// Over two and four ranks a run drops what it drops on one; its folder keeps the keys, and goes on.
+/// Over two and four ranks a run drops what it drops on one, and over ranks that cut rows, layers and experts; its folder keeps the keys, and goes on.
 #[test]
 fn runs_with_capacities_are_alike_over_ranks_and_leave_as_folders() {
     let s = Scratch::new();
@@ -42,6 +43,13 @@ fn runs_with_capacities_are_alike_over_ranks_and_leave_as_folders() {
                 "model.recompute=full",
             ],
         ),
+        ("tp", 4, &["mesh.tp=2", "mesh.ep=2"]),
+        (
+            "cp",
+            8,
+            &["mesh.cp=2", "mesh.tp=2", "mesh.ep=4", "mesh.etp=1"],
+        ),
+        ("etp", 2, &["mesh.etp=2"]),
     ] {
         s.job_of(config(moe.clone()))
             .ranks(ranks)
@@ -50,7 +58,7 @@ fn runs_with_capacities_are_alike_over_ranks_and_leave_as_folders() {
     }
     let lost = metrics(&s, "one", "drops");
     assert!(lost[0] > 0.05 && lost[0] < 0.9, "{lost:?}");
-    for other in ["ep", "ep-3"] {
+    for other in ["ep", "ep-3", "tp", "cp", "etp"] {
         near(&s, other, "one", other);
         // The starting weights are the same, and so are the first choices.
         assert!((metrics(&s, other, "drops")[0] - lost[0]).abs() < 1e-6);
@@ -70,6 +78,55 @@ fn runs_with_capacities_are_alike_over_ranks_and_leave_as_folders() {
     // Without a capacity nothing is dropped.
     s.job_of(config(json!({"experts": 4}))).run("free");
     assert!(metrics(&s, "free", "drops").iter().all(|d| *d == 0.0));
+}
+
+/// What ranks say of slots, choices and balance follows from shapes: a run says what `plan` does, to the element, and `plan` names the gather of choices.
+#[test]
+fn plans_know_all_that_is_said_of_slots() {
+    let s = Scratch::new();
+    let mut all = config(json!({"experts": 4, "capacity_factor": 1.2}));
+    all["run"]["generate"] = json!({"tokens": 0});
+    all["run"]["steps"] = json!(3);
+    for (out, sets) in [
+        ("whole", &["mesh.tp=2", "mesh.ep=2"][..]),
+        (
+            "folded",
+            &[
+                "mesh.cp=2",
+                "mesh.tp=2",
+                "mesh.ep=2",
+                "mesh.etp=1",
+                "model.recompute=full",
+            ],
+        ),
+    ] {
+        let job = s.job_of(all.clone()).ranks(4).sets(sets);
+        let plan = job.plan();
+        job.run(out);
+        let ran = ledger(&s.path(out));
+        let of = |lines: &Value, steps: u64| -> Vec<(String, [u64; 3])> {
+            let experts = lines.as_array().unwrap().iter();
+            let experts = experts.filter(|l| l["tag"] == "experts");
+            let mut all: Vec<_> = experts
+                .map(|l| {
+                    let name = format!("{} {}", l["kind"], l["group"]);
+                    let fields = ["calls", "elements", "wire_elements"];
+                    (name, fields.map(|f| steps * l[f].as_u64().unwrap()))
+                })
+                .collect();
+            all.sort();
+            all
+        };
+        let (planned, said) = (
+            of(&plan["collectives"], 3),
+            of(&ran["ranks"][0]["collectives"], 1),
+        );
+        assert_eq!(planned, said, "{out}");
+        assert!(
+            said.iter().any(|(name, _)| name == "\"all_gather\" \"tp\""),
+            "{said:?}"
+        );
+    }
 }
 
 #[test]
@@ -148,19 +205,9 @@ fn capacities_that_cannot_be_are_refused_by_key() {
     }
     for cut in ["mesh.tp=2", "mesh.cp=2"] {
         let key = cut.split('=').next().unwrap();
-        for (moe, out) in [
-            (
-                json!({"experts": 4, "capacity_factor": 1}),
-                "capacity_factor",
-            ),
-            (
-                json!({"experts": 4, "aux_loss_tokens": "counted"}),
-                "aux_loss_tokens",
-            ),
-        ] {
-            let job = s.job_of(config(moe)).ranks(2).set(cut);
-            job.refused(&[key, "whole rows", out]);
-        }
+        let moe = json!({"experts": 4, "capacity_factor": 1, "aux_loss_tokens": "counted"});
+        let job = s.job_of(config(moe)).ranks(2).set(cut);
+        job.refused(&[key, "whole rows", "aux_loss_tokens"]);
     }
     // These families have no capacity in their files, and their keys say how many experts they have.
     for family in ["mixtral", "qwen3_moe"] {

@@ -111,32 +111,25 @@ pub fn experts(model: &Model, ep: u64) -> std::result::Result<(), SplitError> {
     Err(SplitError { what, fix })
 }
 
-/// Can the experts of a model have capacities, and be balanced by the tokens that count, on a mesh of so many ranks along `tp`, `cp` and `etp`?
+/// Can the experts of a model be balanced as it says, on a mesh of so many ranks along `tp` and `cp`?
 ///
 /// # Errors
-/// Rows or experts that are cut, with the key that cuts them.
-pub fn capacities(
+/// A balance of the tokens that count and rows that are cut, with the key that cuts them.
+pub fn balance(
     model: &Model,
-    [tp, cp, etp]: [u64; 3],
+    [tp, cp]: [u64; 2],
 ) -> std::result::Result<(), (&'static str, SplitError)> {
-    let cuts = [("mesh.tp", tp), ("mesh.cp", cp), ("mesh.etp", etp)];
-    let Some((key, _)) = cuts.into_iter().find(|(_, n)| *n > 1) else {
-        return Ok(());
-    };
-    let (what, out) = match model.balance {
-        _ if model.routed().any(|e| e.capacity.is_some()) => (
-            "who keeps a place within the capacity of an expert is decided by",
-            "model.moe.capacity_factor",
-        ),
-        Some(balance) if balance.counted => (
-            "the tokens that count for the balance of experts are known of",
-            "model.moe.aux_loss_tokens",
-        ),
-        _ => return Ok(()),
-    };
-    let what = format!("{what} the tokens of whole rows, and this cuts them");
-    let fix = format!("set it to 1, or leave {out} out");
-    Err((key, SplitError { what, fix }))
+    let cuts = [("mesh.tp", tp), ("mesh.cp", cp)];
+    match cuts.into_iter().find(|(_, n)| *n > 1) {
+        Some((key, _)) if model.balance.is_some_and(|b| b.counted) => Err((
+            key,
+            SplitError {
+                what: "the tokens that count for the balance of experts are known of the tokens of whole rows, and this cuts them".into(),
+                fix: "set it to 1, or leave model.moe.aux_loss_tokens out".into(),
+            },
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Can the tokens of rows be cut over `tp` ranks between attention and MLP (sequence parallelism)?

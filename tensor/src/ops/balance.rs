@@ -6,6 +6,7 @@
 //! a mean over scopes: 1 where experts have equally many.
 
 use super::OpNode;
+use super::comm::cutting;
 use super::launch::{binary, count, map, none, sum, whole};
 use super::routing::Routing;
 use crate::error::{Result, shape_error};
@@ -13,7 +14,7 @@ use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Run, Tensor};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
-use crossweave_mesh::{Axis, AxisSet};
+use crossweave_mesh::AxisSet;
 
 /// The tokens over which the balance of experts is looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,10 +48,7 @@ pub const COUNTS: &str = "counts of experts";
 
 /// The axes whose ranks have other tokens of the same scope.
 fn token_axes(cx: &Cx<'_>) -> AxisSet {
-    let (batch, groups) = (cx.env.batch, cx.env.groups);
-    let over = batch.cut_over.union(batch.hidden_over).iter();
-    let long: Vec<Axis> = over.filter(|a| groups.size(*a) > 1).collect();
-    AxisSet::of(&long)
+    AxisSet::of(&cutting(cx.env))
 }
 
 /// Tokens of all ranks for `n` that are here.
@@ -298,7 +296,7 @@ impl Cx<'_> {
         reduce(op::reduce::MIN, 0, &relative)?;
         reduce(op::reduce::MAX, 1, &relative)?;
         reduce(op::reduce::SUM, 2, &terms)?;
-        routing.dropped(run, &y.narrow(0, 3, 1))?;
+        routing.dropped(run, &y.narrow(0, 3, 1), 1.0 / ranks)?;
         Ok(noted(self, tally, y, Kind::Load))
     }
 }

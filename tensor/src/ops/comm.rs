@@ -299,6 +299,32 @@ impl Move<'_, '_> {
     }
 }
 
+/// The axes over whose ranks the tokens of hidden states lie: those that cut what is here of a row, and then those that cut rows.
+pub(super) fn cutting(env: &Env<'_>) -> Vec<Axis> {
+    let (batch, groups) = (env.batch, env.groups);
+    let all = batch.hidden_over.iter().chain(batch.cut_over.iter());
+    all.filter(|a| groups.size(*a) > 1).collect()
+}
+
+/// Values `[B, t, ..]` of the tokens that are here as those of whole rows, `[B, T, ..]`: gathered for the op `op` over the axes that cut these.
+pub(super) fn of_whole_rows(env: &Env<'_>, op: &'static str, x: &Tensor) -> Result<Tensor> {
+    cutting(env).into_iter().try_fold(x.clone(), |x, axis| {
+        let link = Link::new(op, axis);
+        Move { env, link }.gathered(&x, TOKENS)
+    })
+}
+
+/// Those of the tokens that are here, of values of whole rows.
+pub(super) fn of_own_tokens(env: &Env<'_>, op: &'static str, x: &Tensor) -> Result<Tensor> {
+    cutting(env)
+        .into_iter()
+        .rev()
+        .try_fold(x.clone(), |x, axis| {
+            let link = Link::new(op, axis);
+            Move { env, link }.sliced(&x, TOKENS)
+        })
+}
+
 impl Node {
     fn at<'a, 'e>(&self, env: &'a Env<'e>, again: bool) -> Move<'a, 'e> {
         let link = Link::new(self.kind.name(), self.axis);

@@ -6,7 +6,8 @@
 //! [`super::balance`], and which choices are dropped where experts have capacities in [`super::capacity`].
 
 use super::capacity::Capacity;
-use super::launch::{binary, gather, map, none, sum};
+use super::comm::cutting;
+use super::launch::{binary, cast, gather, map, none, sum};
 use super::routing::{Grouped, Routing};
 use super::{OpNode, add};
 use crate::block::Function;
@@ -17,6 +18,7 @@ use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Run, Tensor};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
+use crossweave_mesh::AxisSet;
 
 pub(crate) struct Node {
     pub ins: Vec<Var>,
@@ -41,16 +43,6 @@ enum Kind {
     Product(Param, Grouped),
     /// Rows in that order and gates: the sum of each token's.
     Combine(Routing),
-}
-
-/// The values in another type.
-fn cast(run: &Run<'_>, x: &Tensor, to: DType) -> Result<Tensor> {
-    if x.dtype() == to && x.is_dense() {
-        return Ok(x.clone());
-    }
-    let y = run.empty(*x.shape(), to)?;
-    run.launch(op::CAST, &[Some(&y), Some(x)], none().as_bytes(), &[])?;
-    Ok(y)
 }
 
 fn matmul(run: &Run<'_>, o: [&Tensor; 3], add: bool) -> Result<()> {
@@ -118,22 +110,17 @@ impl Cx<'_> {
         chosen(self, probabilities, (k, whole), None)
     }
 
-    /// The same within a capacity: of these choices those have places that find a slot.
+    /// The same within a capacity: of these choices those have places that find a slot. Where rows are cut over ranks these decide over whole rows, whose choices they
+    /// give each other.
     ///
     /// # Errors
-    /// As of that; rows that are cut over ranks; more slots than an i32 counts.
+    /// As of that; probabilities of other than `[B, T, E]`; more slots than an i32 counts.
     pub fn choose_within(
         &mut self,
         probabilities: Var,
         (k, whole): (u64, bool),
         room: &Capacity,
     ) -> Result<(Var, Routing)> {
-        let cut = self.env.batch.cut_over.union(self.env.batch.hidden_over);
-        if let Some(axis) = cut.iter().next() {
-            return shape_error(format!(
-                "choose_experts: who stays within a capacity is decided by whole rows, and {axis} cuts them"
-            ));
-        }
         chosen(self, probabilities, (k, whole), Some(room))
     }
 
@@ -292,7 +279,14 @@ fn chosen(
     room: Option<&Capacity>,
 ) -> Result<(Var, Routing)> {
     let (pv, run) = (cx.val(probabilities)?, cx.env.run);
-    let (groups, pv) = (room.map_or(1, |r| r.groups(pv)), pv.rows());
+    let rows = match (pv.shape().dims(), room) {
+        ([b, t, _], _) => [*b, *t],
+        (_, None) => [1, pv.shape().rows()],
+        (_, Some(_)) => {
+            return shape_error(format!("choose_experts: probabilities {pv:?} of rows"));
+        }
+    };
+    let pv = pv.rows();
     let &[n, e] = pv.shape().dims() else {
         return shape_error(format!("choose_experts: probabilities {pv:?}"));
     };
@@ -306,7 +300,10 @@ fn chosen(
     let (experts, sizes) = (experts.view([n * k]), [n, k, e]);
     let routing = match room {
         None => Routing::of(run, experts, sizes)?,
-        Some(room) => room.routing(run, [&experts, &values.view([n * k])], groups, sizes)?,
+        Some(room) => {
+            let choices = [&experts, &values.view([n * k])];
+            room.routing(cx.env, choices, rows, sizes)?
+        }
     };
     let kept = room.is_some_and(|r| r.renormalizes);
     if kept {
@@ -332,8 +329,13 @@ fn chosen(
         kept,
     };
     let out = noted(cx, vec![probabilities], values, kind);
+    let over = AxisSet::of(&cutting(cx.env));
     cx.typed(out, |c| {
-        c.same("choose_experts", &[c.vals[probabilities.0 as usize]], false)
+        let x = c.vals[probabilities.0 as usize];
+        match room {
+            None => c.same("choose_experts", &[x], false),
+            Some(_) => c.decided("choose_experts", x, over),
+        }
     });
     // Its own backward reads the gates.
     cx.save(out);

@@ -20,6 +20,16 @@ pub(super) fn binary(run: &Run<'_>, kind: u32, o: [&Tensor; 3]) -> Result<()> {
     run.launch(op::BINARY, &o.map(Some), p.as_bytes(), &[])
 }
 
+/// The values in another type, dense.
+pub(super) fn cast(run: &Run<'_>, x: &Tensor, to: DType) -> Result<Tensor> {
+    if x.dtype() == to && x.is_dense() {
+        return Ok(x.clone());
+    }
+    let y = run.empty(*x.shape(), to)?;
+    run.launch(op::CAST, &[Some(&y), Some(x)], none().as_bytes(), &[])?;
+    Ok(y)
+}
+
 /// The numbers 0 to `n - 1`.
 pub(super) fn count(run: &Run<'_>, n: u64) -> Result<Tensor> {
     let t = run.empty([n], DType::I32)?;

@@ -1,6 +1,6 @@
 //! The experts of the tokens of a micro-batch as tables: where the row of each choice goes, and whose row is where.
 
-use super::launch::{binary, count, counted, map, none, picked, sorted, sum, whole};
+use super::launch::{binary, cast, count, counted, map, picked, sorted, sum, whole};
 use crate::error::Result;
 use crate::{Run, Tensor};
 use crossweave_hal::DType;
@@ -24,8 +24,8 @@ pub struct Routing {
     counts: Tensor,
     /// Tokens, choices of each, and experts.
     pub(super) sizes: [u64; 3],
-    /// Some choices may have been dropped.
-    limited: bool,
+    /// The places of all choices among which it was decided who keeps one, those of whole rows: some may have been dropped. None: all have one.
+    judged: Option<Tensor>,
 }
 
 /// Rows in the order of their experts, and where those of each end.
@@ -55,16 +55,14 @@ impl Routing {
         )?;
         let [counts, ends] = counted(run, &experts, e)?;
         let tables = [order, place, token, ends, counts];
-        Ok(Routing {
-            limited: false,
-            ..Routing::limited(experts, tables, sizes)
-        })
+        Ok(Routing::made(experts, tables, None, sizes))
     }
 
-    /// One of which choices may have been dropped, by its tables: order, place, token, ends, counts.
-    pub(super) fn limited(
+    /// One by its tables: order, place, token, ends, counts; and where choices may have been dropped the places of all that were `judged` together.
+    pub(super) fn made(
         experts: Tensor,
         [order, place, token, ends, counts]: [Tensor; 5],
+        judged: Option<Tensor>,
         sizes: [u64; 3],
     ) -> Routing {
         Routing {
@@ -75,13 +73,13 @@ impl Routing {
             ends,
             counts,
             sizes,
-            limited: true,
+            judged,
         }
     }
 
     /// Returns true if choices may have been dropped: places are slots then, as many for each expert.
     pub(super) fn is_limited(&self) -> bool {
-        self.limited
+        self.judged.is_some()
     }
 
     /// Rows in the order of experts.
@@ -149,17 +147,16 @@ impl Routing {
         Ok(picked(run, values, &own)?.view(*values.shape()))
     }
 
-    /// Writes the part of choices that were dropped into one number.
-    pub(super) fn dropped(&self, run: &Run<'_>, to: &Tensor) -> Result<()> {
-        if !self.limited {
+    /// Writes the part of choices that were dropped, of those of whole rows, into one number, times a factor.
+    pub(super) fn dropped(&self, run: &Run<'_>, to: &Tensor, factor: f64) -> Result<()> {
+        let Some(place) = &self.judged else {
             return Ok(run.stream().fill(to.region(), 0, 1)?);
-        }
-        let n = self.place.numel();
-        let [each, lost] = [run.empty([n], DType::F32)?, run.empty([n], DType::F32)?];
-        let o = [Some(&each), Some(&self.place)];
-        run.launch(op::CAST, &o, none().as_bytes(), &[])?;
+        };
+        let n = place.numel();
+        let each = cast(run, place, DType::F32)?;
+        let lost = run.empty([n], DType::F32)?;
         map(run, &lost, &[&each], |x| (-x[0]).max(x[0].lit(0.0)))?;
         sum(run, to, &lost, 0)?;
-        super::xent::scale(run, to, 1.0 / n as f64)
+        super::xent::scale(run, to, factor / n as f64)
     }
 }
