@@ -5,12 +5,13 @@
 //! | deepspeedai/DeepSpeed#5618: gradients of experts as many times too large as ranks have others | `experts_over_ranks::gradients_are_those_of_experts_on_each_rank` |
 //! | NVIDIA/Megatron-LM#1836, NVIDIA/Megatron-LM#4851, NVIDIA-NeMo/Automodel#3680, NVIDIA-NeMo/Automodel#2995: ranks and experts without a token, whose weights decay all the same | `experts_over_ranks::ranks_to_whose_experts_no_token_goes_take_part`, `mixtures::experts_without_a_token_take_part` |
 //! | NVIDIA-NeMo/Automodel#3359: losses of routers times the number of micro-batches | `mixtures::losses_of_routers_are_the_same_however_a_batch_is_divided` |
-//! | NVIDIA/Megatron-LM#3672, NVIDIA/Megatron-LM#5047: losses of routers times the predictions that count | `mixtures::labels_that_do_not_count_leave_the_losses_of_routers_alone` |
+//! | deepspeedai/DeepSpeed#8147: moments of experts that another number of ranks goes on with | `experts_over_ranks::deepspeed_8147_moments_of_experts_go_where_their_experts_go` of whole runs |
 //! | huggingface/transformers#48205: what stands behind the last row of the last group | the kit's cases of `grouped_matmul` |
 //! | huggingface/transformers#48687: gradients of routers for slots that nobody was sent to | `capacity::tokens_that_lose_all_their_experts_have_no_gradient` of the tape |
 
 use crate::boxes::{Embed, ranks, start};
 use crate::common;
+use crate::experts_beside::{Mesh, TOKENS, laid};
 use crate::experts_over_ranks::{Spread, over, with_experts};
 use common::*;
 use crossweave_engine::{Engine, MicroBatch, RankSpec, StateKind};
@@ -278,6 +279,54 @@ fn torchtitan_2387_routers_stay_the_same_on_all_ranks() {
             });
             let first = losses[0].to_bits();
             assert!(losses.iter().all(|l| l.to_bits() == first), "{losses:?}");
+        }
+    }
+}
+
+/// Losses of routers have been as many times too strong as predictions count on a rank, so that they depended on masks, on micro-batches and on the ranks that cut layers
+/// and rows (NVIDIA/Megatron-LM#3672, NVIDIA/Megatron-LM#5047). What they add to gradients is the same on all of them.
+#[test]
+fn megatron_lm_3672_5047_losses_of_routers_weigh_the_same_whatever_cuts_and_counts() {
+    let w = world();
+    let counts: [fn(u64, u64) -> bool; 3] = [
+        |_, _| true,
+        |s, i| (s + i).is_multiple_of(3) || i == 7,
+        |s, i| s.is_multiple_of(5) && i < 4,
+    ];
+    // Gradients with these losses less those without.
+    let added = |mesh: Mesh, micro_batches: u32, counts: fn(u64, u64) -> bool| -> Vec<f64> {
+        let run = |[balance, z]: [f64; 2]| {
+            let model = first_layer(json!({"aux_loss_coef": balance, "z_loss_coef": z}));
+            let s = sgd(of_length(spec(mesh.0[0], micro_batches), TOKENS));
+            let (laid, s) = laid(&model, &s, mesh, 0);
+            train_with_counts(&w, &laid, &s, 1, counts).state
+        };
+        let [with, without] = [[0.5, 0.05], [0.0, 0.0]].map(run);
+        let of = with.iter().filter(|((_, kind), _)| *kind != "value");
+        of.flat_map(|(k, v)| v.iter().zip(&without[k]))
+            .map(|(a, b)| f64::from(a - b))
+            .collect()
+    };
+    let one = added(([1, 1, 1, 1, 1], 1), 1, counts[0]);
+    let top = one.iter().fold(0f64, |m, x| m.max(x.abs()));
+    assert!(top > 1e-3, "{top}");
+    for (i, (mesh, micro_batches)) in [
+        (([1, 1, 1, 1, 1], 1), 4),
+        (([2, 1, 1, 2, 1], 1), 3),
+        (([1, 2, 1, 1, 1], 1), 2),
+        (([1, 1, 2, 2, 1], 1), 1),
+        (([1, 2, 2, 2, 2], 1), 2),
+        (([2, 1, 2, 4, 1], 1), 1),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for counts in [counts[1 + i % 2], counts[0]] {
+            let got = added(mesh, micro_batches, counts);
+            let far = one.iter().zip(&got).map(|(a, b)| (a - b).abs());
+            let far = far.fold(0.0, f64::max);
+            // A factor would be as far off as they are large, and differences of f32 gradients are rounded.
+            assert!(far < 1e-2 * top, "{mesh:?}: {far:e} of {top:e}");
         }
     }
 }
