@@ -2,7 +2,7 @@
 //! change. Everything else is behind `--text`, `--print` and `--json`.
 
 use crate::counts::show_count;
-use crate::figures::plan::{Memory, OfStages, Planned, RankFigures, VocabularyRows};
+use crate::figures::plan::{Memory, OfHosts, OfStages, Planned, RankFigures, VocabularyRows};
 use crate::reductions;
 use crossweave_words::Size;
 use std::fmt::{Result, Write};
@@ -95,6 +95,9 @@ fn write(o: &mut String, file: &str, planned: &Planned) -> Result {
     )?;
     traffic(o, rank)?;
     moves(o, rank)?;
+    if let Some(hosts) = &planned.figures.hosts {
+        of_hosts(o, hosts)?;
+    }
     verdict(o, rank, &planned.figures.advice.why)?;
     writeln!(
         o,
@@ -229,6 +232,47 @@ fn traffic(o: &mut String, rank: &RankFigures) -> Result {
         }
     }
     Ok(())
+}
+
+/// What leaves a host in a step: of the host that sends most to others, which may be another one for each axis.
+fn of_hosts(o: &mut String, h: &OfHosts) -> Result {
+    let (count, [least, most]) = (
+        h.ranks.len(),
+        [h.ranks.iter().min(), h.ranks.iter().max()].map(|n| n.copied().unwrap_or(0)),
+    );
+    let each = match least == most {
+        true => most.to_string(),
+        false => format!("{least} to {most}"),
+    };
+    writeln!(
+        o,
+        "\n{:<29} {:>14} {:>14}",
+        format!(
+            "{count} host{} of {each} rank{}",
+            plural(count as u64),
+            plural(most as u64)
+        ),
+        "within a host",
+        "to other hosts"
+    )?;
+    for a in &h.axes {
+        let where_ = match a.hosts {
+            0 | 1 => "within a host".to_string(),
+            n => format!("over {n} hosts"),
+        };
+        let (name, sent) = (format!("{} ({where_})", a.axis), a.sent.most());
+        let (within, between) = (Size(sent.within), Size(sent.between));
+        writeln!(o, "  {name:<27} {within:>14} {between:>14}")?;
+    }
+    let all = h.all.most();
+    writeln!(
+        o,
+        "  {:<27} {:>14} {:>14}",
+        "all, of the host with most",
+        Size(all.within),
+        Size(all.between)
+    )?;
+    h.notes.iter().try_for_each(|n| writeln!(o, "note: {n}"))
 }
 
 /// What the rank has of a vocabulary, where ranks share layers.

@@ -2,7 +2,7 @@
 
 use crate::args::PlanArgs;
 use crate::error::{CliError, Result};
-use crate::figures::plan::{Costs, Form, Planning, measured, plan, program};
+use crate::figures::plan::{Costs, Form, Planning, Spread, measured, plan, program};
 use crate::outputs;
 use crate::ranks::Ranks;
 use crate::say::say;
@@ -20,7 +20,10 @@ use std::path::Path;
 pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
     let request = Request {
         sets: args.sets.clone(),
-        ranks: args.ranks.map(Ranks::Count),
+        ranks: args
+            .ranks
+            .or(args.hosts.and_then(Spread::ranks))
+            .map(Ranks::Count),
         ..asked::of(&args.config, around)
     };
     let what = Planning {
@@ -32,6 +35,7 @@ pub fn run(args: &PlanArgs, around: &Surroundings) -> Result<()> {
             dir => measured(Path::new(dir))?,
         },
         timeline: args.schedule.is_some(),
+        hosts: args.hosts,
     };
     if args.program {
         say!("{}", program(&request, &what)?);

@@ -33,6 +33,18 @@ fn sent_by_a_step(hosts: &Hosts, family: &str, each: u32, sizes: &[String]) -> V
     step.collect()
 }
 
+/// What `plan` says that each host sends to others in a step, over the bytes of the model in f32.
+fn planned(hosts: &Hosts, each: u32, sizes: &[String]) -> Vec<f64> {
+    let s = Scratch::of_hosts();
+    let spread = format!("{}x{each}", hosts.count);
+    let mut args = vec!["plan", "config.json", "--hosts", &spread, "--json"];
+    args.extend(sizes.iter().flat_map(|set| ["--set", set.as_str()]));
+    let plan: serde_json::Value = serde_json::from_str(&s.ok(&args)).expect("JSON");
+    let model = 4.0 * plan["params"].as_f64().expect("parameters");
+    let between = plan["hosts"]["between"].as_array().expect("hosts").iter();
+    between.map(|b| b.as_f64().expect("bytes") / model).collect()
+}
+
 /// Gradients in f32 over hosts of two ranks each: along the chain the first and the last host send the model once, those between them twice,
 /// where owners would send it 2 times (on two hosts) or 2.67 (on three). Heads of packets and what else a step says stay within 2 %.
 #[test]
@@ -53,7 +65,8 @@ fn what_leaves_a_host_does_not_grow_with_its_ranks() {
         };
         let got = sent_by_a_step(&hosts, family, 2, &sizes);
         println!("{family}, {count} hosts of 2 ranks: {got:.3?} model sizes a step");
-        for (got, want) in got.iter().zip(&want) {
+        let planned = planned(&hosts, 2, &sizes);
+        for (got, want) in got.iter().zip(&want).chain(got.iter().zip(&planned)) {
             assert!(
                 (got / want - 1.0).abs() < 0.02,
                 "{family}: {got:?} of {want:?}"
@@ -80,5 +93,10 @@ fn layers_cut_over_hosts_are_said() {
         assert!(o.status.success(), "{family}: {said}");
         let note = "mesh.tp: a group that sums inside every block lies on several hosts (rank 0 is on h1, rank 2 on h2)";
         assert_eq!(said.matches(note).count(), times, "{order}: {said}");
+        let lies = match times {
+            0 => "2 hosts of 2 ranks each: dp over 2, tp within a host",
+            _ => "2 hosts of 2 ranks each: tp over 2, dp within a host",
+        };
+        assert_eq!(said.matches(lies).count(), 1, "{order}: {said}");
     }
 }

@@ -76,6 +76,45 @@ pp.dp.tp: 1 group of 8 ranks; norm, loss and verdicts of all ranks
     );
 }
 
+/// Where hosts are given each rank has one, each set of groups says over how many it lies, and cut layers that leave a host are said.
+#[test]
+fn groups_over_hosts_are_said() {
+    let s = scratch();
+    let show = |order: &str, rest: &[&str]| {
+        let order = format!("mesh.order={order:?}");
+        let sets = ["--set", "mesh.tp=2", "--set", "mesh.pp=2", "--set", &order];
+        let args = ["mesh", "show", "c.json", "--hosts", "2x4"];
+        s.ok(&[&args[..], &sets, rest].concat())
+    };
+    let text = show("pp,dp,cp,tp", &[]);
+    for part in [
+        "8 ranks: pp2 x dp2 x tp2; order pp, dp, cp, tp; 2 hosts",
+        "  rank    pp    dp    cp    tp  host\n     0     0     0     0     0     0\n",
+        "     4     1     0     0     0     1\n",
+        "pp: 4 groups of 2 ranks over 2 hosts; ",
+        "tp: 4 groups of 2 ranks within a host; ",
+        "pp.dp.tp: 1 group of 8 ranks over 2 hosts; ",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    assert!(!text.contains("note: "), "{text}");
+    let text = show("tp,dp,cp,pp", &[]);
+    let note = "note: mesh.tp: a group that sums inside every block lies on several hosts (rank 0 is on host 0, rank 4 on host 1)";
+    assert!(text.contains(note), "{text}");
+    let v: Value = serde_json::from_str(&show("tp,dp,cp,pp", &["--json"])).expect("json");
+    assert_eq!((&v["hosts"], &v["ranks"][5]["host"]), (&2.into(), &1.into()));
+    assert_eq!(v["notes"].as_array().map(Vec::len), Some(1));
+    for set in v["sets"].as_array().expect("sets") {
+        let over = if set["axes"].as_str().is_some_and(|a| a.contains("tp")) { 2 } else { 1 };
+        assert_eq!(set["hosts"], over, "{set}");
+    }
+    s.refused(
+        &["mesh", "show", "c.json", "--ranks", "6", "--hosts", "4"],
+        &["--hosts 4: the job has 6 ranks", "give --hosts 3x2"],
+        &[],
+    );
+}
+
 #[test]
 fn as_json_and_as_a_drawing() {
     let s = scratch();

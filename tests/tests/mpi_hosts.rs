@@ -4,6 +4,7 @@
 use super::mpi::{as_in_process, in_process};
 use super::mpi_ranks::{OUT, Rank, SOON, every, families, launch, text};
 use crossweave_hal::{Collective, DType, Reduce, Tag};
+use crossweave_hosts::{Call, Hosts, Kind};
 use std::path::Path;
 
 /// Elements of a long vector: a multiple of every number of ranks here.
@@ -51,7 +52,8 @@ fn bits_do_not_know_how_ranks_are_spread_over_hosts() {
     }
 }
 
-/// A rank's part of what is counted: a line for each collective, of messages and bytes that it has sent to other hosts.
+/// A rank's part of what is counted: a line for each collective, of messages and bytes that it has sent to other hosts, and of bytes that it
+/// has sent within its own.
 pub(super) fn sent(r: Rank) {
     let device = r.device();
     let mpi = r.mpi.open(0).unwrap();
@@ -101,8 +103,8 @@ pub(super) fn sent(r: Rank) {
             comm.group(&stream, &[kind], "test").unwrap();
             stream.sync(Some(SOON)).unwrap();
             let after = count();
-            let (messages, bytes) = (after[2] - before[2], after[3] - before[3]);
-            lines += &format!("{messages} {bytes}\n");
+            let [messages, bytes, within] = [2, 3, 1].map(|i| after[i] - before[i]);
+            lines += &format!("{messages} {bytes} {within}\n");
         }
     }
     let out = std::env::var(OUT).unwrap();
@@ -181,14 +183,14 @@ fn bytes_between_hosts_are_those_of_the_formulas() {
         );
         assert!(o.status.success(), "{family} {each:?}: {}", text(&o));
         // Messages and bytes of each host, by collectives.
-        let mut got = vec![vec![[0u64; 2]; each.len()]; 15];
+        let mut got = vec![vec![[0u64; 3]; each.len()]; 15];
         for (rank, host) in hosts.iter().enumerate() {
             let said = std::fs::read_to_string(out.path().join(rank.to_string())).unwrap();
             assert_eq!(said.lines().count(), got.len());
             for (line, got) in said.lines().zip(&mut got) {
-                let (messages, bytes) = line.split_once(' ').unwrap();
-                got[*host as usize][0] += messages.parse::<u64>().unwrap();
-                got[*host as usize][1] += bytes.parse::<u64>().unwrap();
+                for (word, sum) in line.split(' ').zip(&mut got[*host as usize]) {
+                    *sum += word.parse::<u64>().unwrap();
+                }
             }
         }
         let vectors = [(4, SHORT), (4, LONG), (2, LONG)];
@@ -200,6 +202,24 @@ fn bytes_between_hosts_are_those_of_the_formulas() {
                     &bytes, want,
                     "{each:?}: vector {v} of {count}, collective {kind}"
                 );
+            }
+            // What plans say of it.
+            let n = hosts.len() as u64;
+            for (kind, elements, at) in [
+                (Kind::AllReduce, count, 0),
+                (Kind::ReduceScatter, n * count, 1),
+                (Kind::AllGather, n * count, 3),
+            ] {
+                let call = Call {
+                    kind,
+                    elements,
+                    width,
+                    sum: 4,
+                };
+                let planned = Hosts::new(&hosts).sent(call);
+                let planned: Vec<[u64; 2]> = planned.iter().map(|s| [s.between, s.within]).collect();
+                let counted: Vec<[u64; 2]> = got[5 * v + at].iter().map(|g| [g[1], g[2]]).collect();
+                assert_eq!(counted, planned, "{each:?}: {call:?}");
             }
             let most = got[5 * v].iter().map(|g| g[1]).max();
             if (width, count) == (4, LONG) {

@@ -91,10 +91,12 @@ impl Started {
         if let Some(p) = processes.filter(|p| p.first()) {
             let resolved = &run.job.resolved;
             let node = resolved.settings.zero_optimization.zero_hpz_partition_size as u32;
+            let hosts = p.ranks_by_host();
             // A mesh that has no such groups has been refused.
-            let notes = spread::notes(&resolved.mesh, node, &p.ranks_by_host());
-            let notes = notes.unwrap_or_default();
-            notes.iter().for_each(|n| run.on(Event::Note(n)));
+            let lies = spread::sentence(&resolved.mesh, &hosts).unwrap_or_default();
+            let notes = spread::notes(&resolved.mesh, node, &hosts).unwrap_or_default();
+            let all = lies.iter().chain(&notes);
+            all.for_each(|n| run.on(Event::Note(n)));
         }
         if first {
             flight::clear(&run.out);

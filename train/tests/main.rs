@@ -26,6 +26,7 @@ mod finetune;
 mod folders;
 mod forged;
 mod graphs;
+mod hosts;
 mod islands;
 mod kept_inputs;
 mod layers;

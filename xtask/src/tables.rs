@@ -35,6 +35,7 @@ const GPU: &str = "crossweave-gpu";
 const KERNELS: &str = "crossweave-kernels";
 const JINJA: &str = "crossweave-jinja";
 const WORDS: &str = "crossweave-words";
+const HOSTS: &str = "crossweave-hosts";
 const FILES: &str = "crossweave-files";
 const COLLECTIVES: &str = "crossweave-collectives";
 const AXES: &str = "crossweave-axes";
@@ -75,6 +76,8 @@ pub const CRATES: &[Crate] = &[
     Crate { name: ABI, floor: 0, ours: &[], theirs: &[], dev: &[] },
     // How sizes are written: below all that prints one.
     Crate { name: WORDS, floor: 0, ours: &[], theirs: &[], dev: &[] },
+    // Ranks by hosts, and what leaves a host: below the back end that carries it and the figures that count it.
+    Crate { name: HOSTS, floor: 0, ours: &[], theirs: &[], dev: &[] },
     // How files of users are opened and read: below all that reads one.
     Crate { name: FILES, floor: 1, ours: &[WORDS], theirs: &["libc"], dev: &[TESTS, "tempfile"] },
     Crate { name: PLUGIN, floor: 1, ours: &[ABI], theirs: &[], dev: &[] },
@@ -100,7 +103,7 @@ pub const CRATES: &[Crate] = &[
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
     Crate { name: NULL, floor: 2, ours: &[PLUGIN, WORDS], theirs: &["libc"], dev: &[HAL] },
     Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["gemm", "half", "libc", "smallvec"], dev: &[TESTS, "libloading"] },
-    Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "libc", "libloading", "smallvec"], dev: &[TESTS] },
+    Crate { name: MPI, floor: 2, ours: &[ABI, HOSTS, PLUGIN, WORDS], theirs: &["half", "libc", "libloading", "smallvec"], dev: &[TESTS] },
     Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "wgpu"], dev: &[CPU, NULL, HAL, PLAN, TENSOR, NN, ENGINE, TESTS, "serde_json"] },
     Crate { name: "crossweave-wgpu-plugin", floor: 3, ours: &[WGPU, PLUGIN], theirs: &[], dev: &[] },
     // Its tables are held against public bindings in tests only.
@@ -122,8 +125,8 @@ pub const CRATES: &[Crate] = &[
     Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &[], dev: &[CPU, "half"] },
     // Places and groups as data: below plans and configs, which name ranks by them.
     Crate { name: AXES, floor: 0, ours: &[], theirs: &[], dev: &["proptest"] },
-    Crate { name: MESH_SHOW, floor: 1, ours: &[AXES], theirs: &["serde_json"], dev: &[] },
-    Crate { name: MESH, floor: 4, ours: &[AXES, HAL, COLLECTIVES], theirs: &[], dev: &[CPU] },
+    Crate { name: MESH_SHOW, floor: 1, ours: &[AXES, HOSTS], theirs: &["serde_json"], dev: &[] },
+    Crate { name: MESH, floor: 4, ours: &[AXES, HAL, HOSTS, COLLECTIVES], theirs: &[], dev: &[CPU] },
     Crate { name: TENSOR, floor: 5, ours: &[HAL, MESH, PROGRAM], theirs: &[], dev: &[CPU, TESTS, "half", "serde_json"] },
     // Runs programs on devices: below the engine and the host executor, which both do.
     Crate { name: MACHINE, floor: 6, ours: &[HAL, MESH, PROGRAM, STORE, TENSOR], theirs: &[], dev: &[] },
@@ -158,7 +161,7 @@ pub const CRATES: &[Crate] = &[
     // What is known of a job before it runs: above the engine that rehearses it, and below what runs it.
     Crate {
         name: FIGURES, floor: 11,
-        ours: &[CONFIG, ENGINE, ESTIMATE, FILES, HAL, JOB, LAYERS, MESH, NN, PLAN, REPORT, TEAM, TENSOR, TIMELINE, WORDS, ZERO],
+        ours: &[CONFIG, ENGINE, ESTIMATE, FILES, HAL, HOSTS, JOB, LAYERS, MESH, NN, PLAN, REPORT, TEAM, TENSOR, TIMELINE, WORDS, ZERO],
         theirs: &["serde", "serde_json"], dev: &[],
     },
     // What prepares a job and runs its ranks, for a program that trains: above the engine, and without a command line.

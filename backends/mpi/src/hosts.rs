@@ -1,18 +1,7 @@
-//! Hosts of a communicator's ranks, the bytes between hosts of each algorithm, and counters of what has been sent.
-//!
-//! With `S` bytes of a vector, `n` ranks on `H` hosts, `r` of them on the host that is looked at, `w` bytes an element and `a` bytes of its
-//! sum under way (4 for 16-bit floats, else `w`), a host sends to other hosts:
-//!
-//! | collective | by owners | over hosts |
-//! |---|---|---|
-//! | all-reduce, small | `r (n - r) S` | `r (H - 1) S` |
-//! | all-reduce | `2 r (n - r) / n S` | `a / w S` but for the last host, and `S` but for the first |
-//! | reduce-scatter | `r (n - r) / n S` | `a / w S`; the last host the results of the others' ranks |
-//! | reduce | `r (n - r) / n S`, and `r / n S` where the root is elsewhere | `a / w S`; the last host `S` where the root is elsewhere |
-//! | all-gather | `r (n - r) / n S` | `r (H - 1) / n S` |
-//! | broadcast | the pieces of `spread` | `S` at most |
+//! Hosts of a communicator's ranks, and counters of what has been sent. The bytes between hosts of each algorithm are in `crossweave_hosts`.
 
 use crate::channel::Peer;
+pub(crate) use crossweave_hosts::{Hosts, Leaves};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,21 +12,6 @@ pub(crate) fn number(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, step)
 }
 
-/// The hosts of a communicator's ranks, in the order of their first ranks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hosts {
-    /// Each rank's host, by its number.
-    numbers: Vec<u32>,
-    /// The ranks of each host, ascending.
-    pub(crate) ranks: Vec<Vec<usize>>,
-    /// Each rank's host.
-    of: Vec<usize>,
-    /// Each rank's place among those of its host.
-    pub(crate) place: Vec<usize>,
-    /// The ranks of each host are neighbours.
-    neighbours: bool,
-}
-
 /// The channels by which a member of a communicator reaches the others.
 pub(crate) struct Links {
     pub(crate) peers: Vec<Peer>,
@@ -45,101 +19,6 @@ pub(crate) struct Links {
     pub(crate) hosts: Hosts,
     /// Counters of the messages and bytes that its process has sent.
     pub(crate) sent: Arc<Sent>,
-}
-
-/// The result of a reduction, and the ranks that have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaves {
-    /// The whole vector, with every rank.
-    All,
-    /// A block with each rank.
-    Blocks,
-    /// The whole vector, with one rank.
-    One(usize),
-}
-
-impl Hosts {
-    /// `numbers`: each rank's host.
-    pub(crate) fn new(numbers: &[u32]) -> Hosts {
-        let mut names: Vec<u32> = vec![];
-        let mut ranks: Vec<Vec<usize>> = vec![];
-        let (mut of, mut place) = (vec![], vec![]);
-        for (r, number) in numbers.iter().enumerate() {
-            let known = names.iter().position(|n| n == number);
-            let host = known.unwrap_or_else(|| {
-                names.push(*number);
-                ranks.push(vec![]);
-                names.len() - 1
-            });
-            place.push(ranks[host].len());
-            ranks[host].push(r);
-            of.push(host);
-        }
-        Hosts {
-            numbers: numbers.to_vec(),
-            neighbours: of.is_sorted(),
-            ranks,
-            of,
-            place,
-        }
-    }
-
-    /// The hosts of some of the ranks.
-    pub(crate) fn some(&self, ranks: &[usize]) -> Hosts {
-        let numbers: Vec<u32> = ranks.iter().map(|r| self.numbers[*r]).collect();
-        Hosts::new(&numbers)
-    }
-
-    /// The host of a rank.
-    pub(crate) fn of(&self, rank: usize) -> usize {
-        self.of[rank]
-    }
-
-    /// Are two ranks on different hosts?
-    pub(crate) fn apart(&self, a: usize, b: usize) -> bool {
-        self.of[a] != self.of[b]
-    }
-
-    /// Returns the number of hosts.
-    pub(crate) fn count(&self) -> usize {
-        self.ranks.len()
-    }
-
-    /// There are several hosts, and several ranks on one of them: else every rank stands for itself.
-    pub(crate) fn shared(&self) -> bool {
-        (2..self.of.len()).contains(&self.count())
-    }
-
-    /// Does a chain over hosts send fewer bytes from the host that sends most than owners do? `width` bytes an element, `sum` of its sum.
-    pub(crate) fn chain(&self, leaves: Leaves, width: usize, sum: usize) -> bool {
-        let (n, last) = (self.of.len(), self.count() - 1);
-        if !self.shared() || !self.neighbours {
-            return false;
-        }
-        let elsewhere = |h: usize, root: usize| usize::from(self.of[root] != h);
-        // In bytes of a vector of `n` elements.
-        let owners = |h: usize| {
-            let r = self.ranks[h].len();
-            width
-                * match leaves {
-                    Leaves::All => 2 * r * (n - r),
-                    Leaves::Blocks => r * (n - r),
-                    Leaves::One(root) => r * (n - r) + r * elsewhere(h, root),
-                }
-        };
-        let chain = |h: usize| {
-            let on = if h < last { n * sum } else { 0 };
-            let back = match leaves {
-                Leaves::All if h > 0 => n,
-                Leaves::Blocks if h == last => n - self.ranks[h].len(),
-                Leaves::One(root) if h == last => n * elsewhere(h, root),
-                _ => 0,
-            };
-            on + back * width
-        };
-        let most = |of: &dyn Fn(usize) -> usize| (0..=last).map(of).max();
-        most(&chain) < most(&owners)
-    }
 }
 
 /// Messages and bytes that this process has sent, within its host and to others.
@@ -162,45 +41,5 @@ impl fmt::Display for Sent {
             .each_ref()
             .map(|x| x.each_ref().map(|x| x.load(Relaxed)));
         write!(f, "{a} {b} {c} {d}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_are_in_the_order_of_their_first_ranks() {
-        let h = Hosts::new(&[7, 7, 3, 7, 3]);
-        assert_eq!(h.ranks, [vec![0, 1, 3], vec![2, 4]]);
-        assert_eq!(h.place, [0, 1, 0, 2, 1]);
-        assert!(h.shared() && !h.neighbours && h.apart(1, 2) && !h.apart(0, 3));
-        assert_eq!(h.some(&[4, 0]), Hosts::new(&[3, 7]));
-        // One host, or one rank on each: nobody shares a link.
-        assert!(!Hosts::new(&[1, 1, 1]).shared() && !Hosts::new(&[1, 2, 3]).shared());
-        assert_ne!(number("a"), number("b"));
-    }
-
-    #[test]
-    fn a_chain_is_taken_where_it_says_less() {
-        let even = |hosts: u32, each: usize| {
-            let numbers: Vec<u32> = (0..hosts).flat_map(|h| vec![h; each]).collect();
-            Hosts::new(&numbers)
-        };
-        let all = |h: &Hosts, width, sum| h.chain(Leaves::All, width, sum);
-        // 2 x 2: owners 2 S, a chain S, and 2 S where partial sums are twice as long.
-        assert!(all(&even(2, 2), 4, 4) && !all(&even(2, 2), 2, 4));
-        // 4 x 2: 3 S, 2 S and 3 S. 2 x 4: 4 S, S and 2 S.
-        assert!(all(&even(4, 2), 4, 4) && !all(&even(4, 2), 2, 4));
-        assert!(all(&even(2, 4), 4, 4) && all(&even(2, 4), 2, 4));
-        // One rank a host: owners say 1.5 S, a chain 2 S.
-        assert!(!all(&even(4, 1), 4, 4));
-        // Blocks: 2 x 4 2 S by owners, S by a chain; 2 x 2 S by both.
-        assert!(even(2, 4).chain(Leaves::Blocks, 4, 4));
-        assert!(!even(2, 2).chain(Leaves::Blocks, 4, 4));
-        // A root on the first host, or on the last: 2 x 4 2.5 S by owners.
-        assert!(even(2, 4).chain(Leaves::One(0), 4, 4) && even(2, 4).chain(Leaves::One(7), 4, 4));
-        // Ranks that are no neighbours keep their owners.
-        assert!(!all(&Hosts::new(&[0, 1, 0, 1, 0, 1, 0, 1]), 4, 4));
     }
 }

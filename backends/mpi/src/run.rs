@@ -1,8 +1,8 @@
 //! The collectives over messages. Every reduction is computed by one owner, in rank order, and copied to the others; small vectors, where
 //! one latency counts more than bytes, are sent whole and reduced by every rank in the same order, which gives the same bits.
 //!
-//! Where several ranks share a host and there are several hosts, `relay` and `chain` say less between hosts, and give the same bits: `hosts`
-//! has the formulas.
+//! Where several ranks share a host and there are several hosts, `relay` and `chain` say less between hosts, and give the same bits:
+//! `crossweave_hosts` has the formulas.
 
 mod chain;
 mod relay;
@@ -12,15 +12,12 @@ use crate::flight::{Flight, What};
 use crate::fold::Fold;
 use crate::hosts::Leaves;
 use crossweave_abi::*;
+use crossweave_hosts::{SMALL, SPREAD};
 use crossweave_plugin::Result;
 use crossweave_plugin::collective::Checked;
 use smallvec::{SmallVec, smallvec};
 use std::sync::atomic::AtomicBool;
 
-/// Vectors up to this many bytes are reduced by every rank; between two ranks, of which each then sends the vector once, up to four times as many.
-const SMALL: usize = 4 << 10;
-/// A broadcast of more bytes goes out in pieces that the ranks then exchange.
-const SPREAD: usize = 128 << 10;
 /// Bytes of a piece a rank reduces at a time: bounds the scratch to `ranks` times this.
 const PIECE: usize = 2048 << 10;
 /// Sums of up to this many bytes are put where the others' cores find them sooner; of more, what they have not come to would be pushed out again.

@@ -8,6 +8,7 @@ mod explain;
 mod replay;
 mod train;
 
+use crate::figures::plan::Spread;
 use crate::ranks::Ranks;
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -92,7 +93,7 @@ pub enum Command {
     },
     /// Predict a training step without running it: memory by tag, traffic by mesh axis, whether it fits, and what to change
     #[command(
-        after_help = "Examples:\n  crossweave plan train.json --ranks 64\n  crossweave plan train.json --ranks 64 --device h100\n  crossweave plan train.json --text\n  crossweave plan train.json --print\n  crossweave plan train.json --ranks 4 --program --rank 1\n  crossweave plan train.json --ranks 4 --schedule step.svg\n  crossweave plan train.json --ranks 4 --schedule - --costs runs/a\n  crossweave plan train.json --ranks 4096 --json --device h100\n\nNothing is allocated or computed: the step is rehearsed on the null device, whose ledgers count what the real one's will.\nSizes are those of one rank (1 GB is 10^9 bytes); calls those of one optimizer step. Formulas: docs/zero.md."
+        after_help = "Examples:\n  crossweave plan train.json --ranks 64\n  crossweave plan train.json --ranks 64 --device h100\n  crossweave plan train.json --hosts 8x8\n  crossweave plan train.json --text\n  crossweave plan train.json --print\n  crossweave plan train.json --ranks 4 --program --rank 1\n  crossweave plan train.json --ranks 4 --schedule step.svg\n  crossweave plan train.json --ranks 4 --schedule - --costs runs/a\n  crossweave plan train.json --ranks 4096 --json --device h100\n\nNothing is allocated or computed: the step is rehearsed on the null device, whose ledgers count what the real one's will.\nSizes are those of one rank (1 GB is 10^9 bytes); calls those of one optimizer step. Formulas: docs/zero.md."
     )]
     Plan(PlanArgs),
     /// Show the route of every op and collective of a step on a back end, what a call costs, and what would improve it
@@ -330,7 +331,7 @@ pub enum ConfigAction {
 pub enum MeshAction {
     /// Print the rank map and every group of ranks with its members and what it is for; draw it as SVG
     #[command(
-        after_help = "Examples:\n  crossweave mesh show train.json --ranks 16\n  crossweave mesh show train.json --ranks 16 --set mesh.pp=2 --set mesh.tp=2 --set mesh.ep=4 --set mesh.etp=1\n  crossweave mesh show train.json --ranks 64 --set mesh.tp=8 --svg mesh.svg\n  crossweave mesh show train.json --ranks 8 --set 'mesh.order=\"pp,tp,dp\"' --json\n\nOnly the section \"mesh\" of the config is read, also where the trainer refuses it for this model.\npp x dp x cp x tp is the number of ranks; experts are carved from the ranks of a stage, dp x cp x tp = edp x ep x etp. 0-6:2 stands for 0, 2, 4, 6."
+        after_help = "Examples:\n  crossweave mesh show train.json --ranks 16\n  crossweave mesh show train.json --ranks 16 --set mesh.pp=2 --set mesh.tp=2 --set mesh.ep=4 --set mesh.etp=1\n  crossweave mesh show train.json --ranks 64 --set mesh.tp=8 --svg mesh.svg\n  crossweave mesh show train.json --hosts 4x8 --set mesh.tp=8\n  crossweave mesh show train.json --ranks 8 --set 'mesh.order=\"pp,tp,dp\"' --json\n\nOnly the section \"mesh\" of the config is read, and with --hosts the node of hpZ, also where the trainer refuses it for this model.\npp x dp x cp x tp is the number of ranks; experts are carved from the ranks of a stage, dp x cp x tp = edp x ep x etp. 0-6:2 stands for 0, 2, 4, 6."
     )]
     Show {
         /// The config
@@ -342,6 +343,9 @@ pub enum MeshAction {
         /// Set a key of the config; may be repeated
         #[arg(long = "set", value_name = "key.path=value")]
         sets: Vec<String>,
+        /// Hosts the ranks are on, numbered host by host: 4, or 4x8 for eight on each of four; says which groups lie within one
+        #[arg(long, value_name = "H[xR]")]
+        hosts: Option<Spread>,
         /// Write a drawing: a panel a stage, a cell a rank
         #[arg(long, value_name = "FILE.svg")]
         svg: Option<PathBuf>,
@@ -372,6 +376,9 @@ pub struct PlanArgs {
     /// Ranks; default: mesh.dp, else 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=crate::ranks::MOST_PLANNED))]
     pub ranks: Option<u32>,
+    /// Hosts the ranks are on, numbered host by host: 4, or 4x8 for eight on each of four; adds what each host sends to others
+    #[arg(long, value_name = "H[xR]", conflicts_with_all = ["program", "schedule"])]
+    pub hosts: Option<Spread>,
     /// Print figures, plan and sizes (in bytes) as JSON
     #[arg(long)]
     pub json: bool,

@@ -2,6 +2,7 @@
 
 mod clock;
 mod facts;
+mod hosts;
 mod pipeline;
 mod rank;
 mod remedies;
@@ -21,10 +22,12 @@ pub use clock::{Clock, Costs, costs_of, measured};
 use crossweave_config::Config;
 use crossweave_engine::{Dry, Engine, RankSpec, rehearsal};
 use crossweave_hal::{CheckerState, Plugin};
+pub use crossweave_hosts::Spread;
 use crossweave_mesh::{Axis, Place};
 use crossweave_plan::{Facts, Plan};
 pub use crossweave_timeline::{Form, Timeline};
 use facts::JobFacts;
+pub use hosts::{AxisOverHosts, OfHosts, SentByHosts};
 pub use pipeline::{OfStages, Pipeline, PipelineStage};
 pub use rank::{
     AxisCalls, Base, FilesOfStep, Formula, Held, HeldApart, HostMemory, Layout, Memory, Moved,
@@ -47,6 +50,8 @@ pub struct Planning {
     pub costs: Costs,
     /// A timeline of its steps is wanted.
     pub timeline: bool,
+    /// The hosts that its ranks are on, where what leaves each of them is wanted.
+    pub hosts: Option<Spread>,
 }
 
 /// A training step as it would run.
@@ -88,6 +93,9 @@ pub struct PlanFigures {
     pub rank: RankFigures,
     /// Advice: a change that would make the job fit, or the reason why none is needed.
     pub advice: Advice,
+    /// What its hosts send, where it is told which they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<OfHosts>,
     /// All stages, where there are several.
     #[serde(flatten)]
     pub pipeline: Option<Pipeline>,
@@ -254,6 +262,14 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
         }
         false => None,
     };
+    let hosts = match what.hosts {
+        Some(spread) => {
+            let hosts = spread.over(ranks as u32);
+            let hosts = hosts.map_err(|e| TrainError::refused(e.what, e.fix))?;
+            Some(OfHosts::of(&hosts, &job, &all)?)
+        }
+        None => None,
+    };
     let fullest = pipeline::fullest(&all);
     let mut rank = all[fullest].clone();
     let micro_batches = u64::from(spec.micro_batches);
@@ -272,6 +288,7 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
         figures: PlanFigures {
             rank,
             advice,
+            hosts,
             pipeline,
         },
         ranks,

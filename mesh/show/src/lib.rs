@@ -6,6 +6,7 @@ mod svg;
 pub use svg::drawing;
 
 use crossweave_axes::{Axis, AxisSet, Group, Topology, TopologyError};
+use crossweave_hosts::Hosts;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -99,11 +100,14 @@ fn runs(ranks: &[u32]) -> String {
 }
 
 /// The table of ranks: one row a rank.
-fn rank_map(mesh: &Topology) -> String {
+fn rank_map(mesh: &Topology, hosts: Option<&Hosts>) -> String {
     let axes = shown(mesh);
     let mut text = format!("{:>6}", "rank");
     for a in &axes {
         let _ = write!(text, " {:>5}", a.name());
+    }
+    if hosts.is_some() {
+        text.push_str("  host");
     }
     for rank in 0..mesh.world_size() {
         let place = mesh.place(rank);
@@ -111,17 +115,38 @@ fn rank_map(mesh: &Topology) -> String {
         for a in &axes {
             let _ = write!(text, " {:>5}", place.at(*a));
         }
+        if let Some(hosts) = hosts {
+            let _ = write!(text, " {:>5}", hosts.of(rank as usize));
+        }
     }
     text
 }
 
+/// Over how many hosts the groups of a set lie, at most.
+fn reach(all: &[Group], hosts: &Hosts) -> usize {
+    let count = |g: &Group| {
+        let ranks: Vec<usize> = g.ranks.iter().map(|r| *r as usize).collect();
+        hosts.some(&ranks).count()
+    };
+    all.iter().map(count).max().unwrap_or(1)
+}
+
 /// One set of axes: a heading, and its groups, as many on a line as fit.
-fn listing(axes: AxisSet, what: &str, all: &[Group], width: usize) -> String {
+fn listing(
+    (axes, what, all): (AxisSet, &str, &[Group]),
+    hosts: Option<&Hosts>,
+    width: usize,
+) -> String {
     let size = all.first().map_or(0, Group::size);
     let plural = if all.len() == 1 { "" } else { "s" };
     let mut text = format!(
-        "{axes}: {} group{plural} of {size} ranks; {what}",
-        all.len()
+        "{axes}: {} group{plural} of {size} ranks{}; {what}",
+        all.len(),
+        match hosts.map(|h| reach(all, h)) {
+            None => String::new(),
+            Some(1) => " within a host".into(),
+            Some(n) => format!(" over {n} hosts"),
+        }
     );
     let each: Vec<String> = all.iter().map(|g| runs(&g.ranks)).collect();
     let column = each.iter().map(String::len).max().unwrap_or(0) + 2;
@@ -136,48 +161,63 @@ fn listing(axes: AxisSet, what: &str, all: &[Group], width: usize) -> String {
     text
 }
 
-/// The whole page, in lines of at most `width` columns where members fit.
+/// The whole page, in lines of at most `width` columns where members fit; with `hosts` on which of them each rank is, and over how many
+/// groups lie.
 ///
 /// # Errors
 /// None for the groups of a mesh.
-pub fn page(mesh: &Topology, width: usize) -> Result<String> {
+pub fn page(mesh: &Topology, hosts: Option<&Hosts>, width: usize) -> Result<String> {
     let ranks = mesh.world_size();
     let plural = if ranks == 1 { "" } else { "s" };
     let order = mesh.order().map(Axis::name).join(", ");
-    let map = rank_map(mesh);
-    let mut text = format!("{ranks} rank{plural}: {mesh}; order {order}\n\n{map}\n");
+    let map = rank_map(mesh, hosts);
+    let on = hosts.map_or(String::new(), |h| format!("; {} hosts", h.count()));
+    let mut text = format!("{ranks} rank{plural}: {mesh}; order {order}{on}\n\n{map}\n");
     for (axes, what, all) in groups(mesh)? {
-        let _ = writeln!(text, "\n{}", listing(axes, &what, &all, width));
+        let _ = writeln!(text, "\n{}", listing((axes, &what, &all), hosts, width));
     }
     Ok(text)
 }
 
-/// Ranks and groups for programs.
+/// Ranks and groups for programs; with `hosts` as on the page, and with `notes` on groups that had better lie within one.
 ///
 /// # Errors
 /// None for the groups of a mesh.
-pub fn figures(mesh: &Topology) -> Result<Value> {
+pub fn figures(mesh: &Topology, hosts: Option<&Hosts>, notes: &[String]) -> Result<Value> {
     let mut ranks = vec![];
     for rank in 0..mesh.world_size() {
         let place = mesh.place(rank);
         let at = Axis::ALL.map(|a| (a.name().to_string(), json!(place.at(a))));
         let mut row = serde_json::Map::from_iter(at);
         row.insert("rank".into(), json!(rank));
+        if let Some(hosts) = hosts {
+            row.insert("host".into(), json!(hosts.of(rank as usize)));
+        }
         ranks.push(Value::Object(row));
     }
     let sets = groups(mesh)?.into_iter().map(|(axes, what, all)| {
+        let over = hosts.map(|h| reach(&all, h));
         let members: Vec<Vec<u32>> = all.into_iter().map(|g| g.ranks).collect();
-        json!({"axes": axes.to_string(), "for": what, "groups": members})
+        let mut set = json!({"axes": axes.to_string(), "for": what, "groups": members});
+        if let Some(over) = over {
+            set["hosts"] = json!(over);
+        }
+        set
     });
     let sets: Vec<Value> = sets.collect();
     let lengths = Axis::ALL.map(|a| (a.name().to_string(), json!(mesh.length(a))));
-    Ok(json!({
+    let mut all = json!({
         "world": mesh.world_size(),
         "order": mesh.order().map(Axis::name),
         "lengths": serde_json::Map::from_iter(lengths),
         "ranks": ranks,
         "sets": sets,
-    }))
+    });
+    if let Some(hosts) = hosts {
+        all["hosts"] = json!(hosts.count());
+        all["notes"] = json!(notes);
+    }
+    Ok(all)
 }
 
 #[cfg(test)]

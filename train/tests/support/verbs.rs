@@ -41,6 +41,16 @@ impl Job<'_> {
         self.plan_of(0)
     }
 
+    /// What a step of the job sends between hosts: `H`, or `HxR`.
+    pub fn plan_over(&self, hosts: &str) -> Value {
+        let what = Planning {
+            hosts: Some(hosts.parse().expect("hosts")),
+            ..Planning::default()
+        };
+        let planned = self.trainer(None, Heard::default()).plan(&what);
+        json!(planned.expect("a plan").figures.hosts)
+    }
+
     /// Is not planned, for all of `parts`.
     #[track_caller]
     pub fn unplanned(&self, parts: &[&str]) {

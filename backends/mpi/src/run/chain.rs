@@ -2,7 +2,7 @@
 //! under way keep all their bits; a 16-bit result is rounded once, at the last host. The bits are those of one owner that adds all ranks.
 //!
 //! A piece is worked on by one rank of each host, by turns: the others of the host send it their words. The result goes back from host to host
-//! where everybody wants it, and straight to its rank where one does. So many bytes leave a host, however many ranks are on it: see `hosts`.
+//! where everybody wants it, and straight to its rank where one does. So many bytes leave a host, however many ranks are on it: see `crossweave_hosts`.
 
 use super::{FEW, Run, copy};
 use crate::flight::Flight;

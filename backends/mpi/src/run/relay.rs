@@ -1,9 +1,10 @@
 //! What only moves bytes, over hosts with several ranks: every byte crosses into a host once, and is passed on there. Small sums are such a
 //! thing too: the words of all ranks go everywhere, and every rank adds them up in rank order.
 
-use super::{FEW, PIECE, Run, SPREAD, copy};
+use super::{FEW, PIECE, Run, copy};
 use crate::flight::Flight;
 use crossweave_abi::RED_PREMUL_SUM;
+use crossweave_hosts::SPREAD;
 use crossweave_plugin::Result;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
