@@ -48,8 +48,7 @@ fn data_parallelism_sends_what_the_formulas_say() {
     ];
     for (hosts, ranks, stage, want) in cases {
         let stage = format!("zero_optimization.stage={stage}");
-        let one = "zero_optimization.reduce_gradients=\"once\"";
-        let sets = ["train_micro_batch_size_per_gpu=3", &stage, one];
+        let sets = ["train_micro_batch_size_per_gpu=3", &stage];
         let job = job(&s, *ranks, &sets[..]).set("gradient_accumulation_steps=1");
         let job = job.set(&format!("train_batch_size={}", 3 * ranks));
         let model = 4.0 * job.plan()["params"].as_f64().expect("parameters");
