@@ -42,7 +42,9 @@ fn planned(hosts: &Hosts, each: u32, sizes: &[String]) -> Vec<f64> {
     let plan: serde_json::Value = serde_json::from_str(&s.ok(&args)).expect("JSON");
     let model = 4.0 * plan["params"].as_f64().expect("parameters");
     let between = plan["hosts"]["between"].as_array().expect("hosts").iter();
-    between.map(|b| b.as_f64().expect("bytes") / model).collect()
+    between
+        .map(|b| b.as_f64().expect("bytes") / model)
+        .collect()
 }
 
 /// Gradients in f32 over hosts of two ranks each: along the chain the first and the last host send the model once, those between them twice,

@@ -102,10 +102,17 @@ fn groups_over_hosts_are_said() {
     let note = "note: mesh.tp: a group that sums inside every block lies on several hosts (rank 0 is on host 0, rank 4 on host 1)";
     assert!(text.contains(note), "{text}");
     let v: Value = serde_json::from_str(&show("tp,dp,cp,pp", &["--json"])).expect("json");
-    assert_eq!((&v["hosts"], &v["ranks"][5]["host"]), (&2.into(), &1.into()));
+    assert_eq!(
+        (&v["hosts"], &v["ranks"][5]["host"]),
+        (&2.into(), &1.into())
+    );
     assert_eq!(v["notes"].as_array().map(Vec::len), Some(1));
     for set in v["sets"].as_array().expect("sets") {
-        let over = if set["axes"].as_str().is_some_and(|a| a.contains("tp")) { 2 } else { 1 };
+        let over = if set["axes"].as_str().is_some_and(|a| a.contains("tp")) {
+            2
+        } else {
+            1
+        };
         assert_eq!(set["hosts"], over, "{set}");
     }
     s.refused(

@@ -64,7 +64,10 @@ pub fn sentence(mesh: &Topology, hosts: &[HostRanks]) -> Result<Option<String>, 
         });
     }
     let count = all.count();
-    Ok(Some(format!("{count} hosts of {ranks}: {}", axes.join(", "))))
+    Ok(Some(format!(
+        "{count} hosts of {ranks}: {}",
+        axes.join(", ")
+    )))
 }
 
 /// A line for each sort of group of which one lies on several hosts: ranks over `tp`, and nodes of `node` data ranks. `hosts` has the ranks of the
@@ -159,8 +162,16 @@ mod tests {
         let turns: Vec<HostRanks> = (0..8)
             .map(|r| ((r % 2).to_string(), "node".into(), r..r + 1))
             .collect();
-        assert!(said(&turns).unwrap().ends_with("pp within a host, dp within a host, tp over 2"));
-        assert!(said(&hosts(5)).unwrap().starts_with("2 hosts of 3 to 5 ranks: "));
+        assert!(
+            said(&turns)
+                .unwrap()
+                .ends_with("pp within a host, dp within a host, tp over 2")
+        );
+        assert!(
+            said(&hosts(5))
+                .unwrap()
+                .starts_with("2 hosts of 3 to 5 ranks: ")
+        );
         assert_eq!(said(&hosts(8)[..1]), None);
     }
 

@@ -217,7 +217,8 @@ fn bytes_between_hosts_are_those_of_the_formulas() {
                     sum: 4,
                 };
                 let planned = Hosts::new(&hosts).sent(call);
-                let planned: Vec<[u64; 2]> = planned.iter().map(|s| [s.between, s.within]).collect();
+                let planned: Vec<[u64; 2]> =
+                    planned.iter().map(|s| [s.between, s.within]).collect();
                 let counted: Vec<[u64; 2]> = got[5 * v + at].iter().map(|g| [g[1], g[2]]).collect();
                 assert_eq!(counted, planned, "{each:?}: {call:?}");
             }

@@ -22,14 +22,18 @@ fn bytes(list: &Value) -> Vec<f64> {
 
 fn axis<'a>(v: &'a Value, name: &str) -> &'a Value {
     let mut all = v["axes"].as_array().expect("axes").iter();
-    all.find(|a| a["axis"] == name).unwrap_or_else(|| panic!("{name}: {v}"))
+    all.find(|a| a["axis"] == name)
+        .unwrap_or_else(|| panic!("{name}: {v}"))
 }
 
 #[track_caller]
 fn near(got: &[f64], want: &[f64], what: &str) {
     assert_eq!(got.len(), want.len(), "{what}: {got:?}");
     for (g, w) in got.iter().zip(want) {
-        assert!((g - w).abs() <= 0.01 * w.abs(), "{what}: {got:?} of {want:?}");
+        assert!(
+            (g - w).abs() <= 0.01 * w.abs(),
+            "{what}: {got:?} of {want:?}"
+        );
     }
 }
 
@@ -67,18 +71,31 @@ fn axes_lie_where_the_order_puts_them() {
     let sets = ["mesh.tp=2", "mesh.pp=2"];
     let v = job(&s, 8, &sets).plan_over("2x4");
     let lies = |v: &Value, name: &str| axis(v, name)["hosts"].as_u64();
-    assert_eq!((lies(&v, "tp"), lies(&v, "dp"), lies(&v, "pp")), (Some(1), Some(1), Some(2)));
+    assert_eq!(
+        (lies(&v, "tp"), lies(&v, "dp"), lies(&v, "pp")),
+        (Some(1), Some(1), Some(2))
+    );
     assert_eq!(bytes(&axis(&v, "tp")["between"]), [0.0; 2]);
     assert!(bytes(&axis(&v, "tp")["within"]).iter().all(|b| *b > 0.0));
     // 24 sequences a step over 2 data ranks; of rows of 16 tokens in pieces over tp each rank sends its half.
     let hidden = 24.0 * 16.0 * 192.0 * 4.0;
     near(&bytes(&axis(&v, "pp")["between"]), &[hidden; 2], "pp");
     // By the other order the same calls leave the host.
-    let other = job(&s, 8, &sets).set("mesh.order=\"tp,dp,cp,pp\"").plan_over("2x4");
+    let other = job(&s, 8, &sets)
+        .set("mesh.order=\"tp,dp,cp,pp\"")
+        .plan_over("2x4");
     assert_eq!((lies(&other, "tp"), lies(&other, "pp")), (Some(2), Some(1)));
     assert_eq!(bytes(&axis(&other, "pp")["between"]), [0.0; 2]);
-    assert!(bytes(&axis(&other, "tp")["between"]).iter().all(|b| *b > 0.0));
-    assert!(other["notes"][0].as_str().is_some_and(|n| n.starts_with("mesh.tp: ")));
+    assert!(
+        bytes(&axis(&other, "tp")["between"])
+            .iter()
+            .all(|b| *b > 0.0)
+    );
+    assert!(
+        other["notes"][0]
+            .as_str()
+            .is_some_and(|n| n.starts_with("mesh.tp: "))
+    );
     // All is the sum of its axes.
     let sum = |name: &str, host: usize| -> f64 {
         let all = v["axes"].as_array().expect("axes").iter();
@@ -104,5 +121,9 @@ fn hpz_keeps_gathers_on_a_host() {
     assert!(less < more, "{less} of {more}");
     let wide = "zero_optimization.zero_hpz_partition_size=8";
     let wide = job(&s, 8, &stage).set(wide).plan_over("2x4");
-    assert!(wide["notes"][0].as_str().is_some_and(|n| n.contains("hpz_partition_size")));
+    assert!(
+        wide["notes"][0]
+            .as_str()
+            .is_some_and(|n| n.contains("hpz_partition_size"))
+    );
 }

@@ -113,7 +113,8 @@ impl OfHosts {
             stages,
             axes: BTreeMap::new(),
         };
-        let refused = |e: TopologyError| TrainError::refused(format!("{}: {}", e.key, e.what), e.fix);
+        let refused =
+            |e: TopologyError| TrainError::refused(format!("{}: {}", e.key, e.what), e.fix);
         counting.count().map_err(refused)?;
         let mut all = SentByHosts::none(hosts.count());
         for (_, sent) in counting.axes.values() {
@@ -128,7 +129,11 @@ impl OfHosts {
             hosts,
             sent,
         };
-        let node = job.resolved.settings.zero_optimization.zero_hpz_partition_size as u32;
+        let node = job
+            .resolved
+            .settings
+            .zero_optimization
+            .zero_hpz_partition_size as u32;
         Ok(OfHosts {
             ranks: hosts.ranks.iter().map(Vec::len).collect(),
             notes: notes(&counting.mesh, node, &numbered(hosts)).map_err(refused)?,
@@ -161,11 +166,7 @@ impl Counting<'_> {
     }
 
     /// What a stage sends to others.
-    fn messages(
-        &mut self,
-        stage: u32,
-        line: &CollectiveLine,
-    ) -> Counted<()> {
+    fn messages(&mut self, stage: u32, line: &CollectiveLine) -> Counted<()> {
         let steps = self.stages[stage as usize].plan.steps.iter();
         let gradients = line.tag == "activation_grad";
         let all = steps.map(|s| s.op.messages());
@@ -193,11 +194,7 @@ impl Counting<'_> {
     }
 
     /// What every group of a stage does alike; a group over stages is counted at the first of them.
-    fn collective(
-        &mut self,
-        stage: u32,
-        line: &CollectiveLine,
-    ) -> Counted<()> {
+    fn collective(&mut self, stage: u32, line: &CollectiveLine) -> Counted<()> {
         let Some((kind, elements)) = carried(line) else {
             return Ok(());
         };
@@ -227,11 +224,7 @@ impl Counting<'_> {
     }
 
     /// The groups that do what a line of a stage says.
-    fn groups(
-        &self,
-        stage: u32,
-        line: &CollectiveLine,
-    ) -> Counted<Vec<Vec<u32>>> {
+    fn groups(&self, stage: u32, line: &CollectiveLine) -> Counted<Vec<Vec<u32>>> {
         let of_stage = |r: &u32| self.mesh.place(*r).at(Axis::Pp);
         if line.group == "tie" {
             let ties = |s: &RankFigures| s.moved.collectives.iter().any(|l| l.group == "tie");

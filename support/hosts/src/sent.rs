@@ -156,11 +156,23 @@ mod tests {
         let spread = Hosts::new(&[0, 1, 0, 1]);
         assert_eq!(between(&spread, Kind::AllReduce, S / 4, 4), [2 * S, 2 * S]);
         // In 16 bits sums under way are twice as long: a chain pays for 2 x 4 only.
-        assert_eq!(between(&Hosts::even(2, 4), Kind::AllReduce, S / 4, 2), [S, S / 2]);
-        assert_eq!(between(&Hosts::even(2, 2), Kind::AllReduce, S / 4, 2), [S, S]);
+        assert_eq!(
+            between(&Hosts::even(2, 4), Kind::AllReduce, S / 4, 2),
+            [S, S / 2]
+        );
+        assert_eq!(
+            between(&Hosts::even(2, 2), Kind::AllReduce, S / 4, 2),
+            [S, S]
+        );
         // Words: one message of all of a host's.
-        assert_eq!(between(&Hosts::even(3, 2), Kind::AllReduce, 100, 4), [1600; 3]);
-        assert_eq!(between(&Hosts::even(2, 1), Kind::AllReduce, 4000, 4), [16_000; 2]);
+        assert_eq!(
+            between(&Hosts::even(3, 2), Kind::AllReduce, 100, 4),
+            [1600; 3]
+        );
+        assert_eq!(
+            between(&Hosts::even(2, 1), Kind::AllReduce, 4000, 4),
+            [16_000; 2]
+        );
         let rest = |kind, h, r| between(&Hosts::even(h, r), kind, S / 4, 4);
         assert_eq!(rest(Kind::AllGather, 4, 2), [3 * 2 * S / 8; 4]);
         assert_eq!(rest(Kind::ReduceScatter, 2, 4), [S, S / 2]);

@@ -26,7 +26,8 @@ impl FromStr for Spread {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Spread, String> {
-        let wrong = || "wanted a number of hosts, or hosts and ranks of each: 4, or 4x8".to_string();
+        let wrong =
+            || "wanted a number of hosts, or hosts and ranks of each: 4, or 4x8".to_string();
         let number = |text: &str| match text.parse::<u32>() {
             Ok(n) if n > 0 => Ok(n),
             _ => Err(wrong()),
@@ -64,7 +65,9 @@ impl Spread {
             // One host takes any ranks.
             let near = (1..=most).rev().find(|h| ranks.is_multiple_of(*h));
             return Err(SpreadError {
-                what: format!("--hosts {self}: the job has {ranks} ranks, which are not so many on each"),
+                what: format!(
+                    "--hosts {self}: the job has {ranks} ranks, which are not so many on each"
+                ),
                 fix: fix(near.unwrap_or(1)),
             });
         }
@@ -81,14 +84,23 @@ mod tests {
         let read = |text: &str| text.parse::<Spread>();
         assert_eq!(read("4").unwrap().over(8).unwrap(), Hosts::even(4, 2));
         assert_eq!(read("2x3").unwrap().over(6).unwrap(), Hosts::even(2, 3));
-        assert_eq!((read("2x3").unwrap().ranks(), read("4").unwrap().ranks()), (Some(6), None));
+        assert_eq!(
+            (read("2x3").unwrap().ranks(), read("4").unwrap().ranks()),
+            (Some(6), None)
+        );
         for bad in ["", "0", "4x", "x4", "4x0", "-1", "70000x70000", "4 x 2"] {
             assert!(read(bad).is_err(), "{bad:?}");
         }
         let wrong = read("4").unwrap().over(6).unwrap_err();
         assert_eq!(wrong.fix, "give --hosts 3x2");
         assert!(wrong.what.starts_with("--hosts 4: the job has 6 ranks"));
-        assert_eq!(read("2x2").unwrap().over(6).unwrap_err().fix, "give --hosts 2x3");
-        assert_eq!(read("9").unwrap().over(5).unwrap_err().fix, "give --hosts 5x1");
+        assert_eq!(
+            read("2x2").unwrap().over(6).unwrap_err().fix,
+            "give --hosts 2x3"
+        );
+        assert_eq!(
+            read("9").unwrap().over(5).unwrap_err().fix,
+            "give --hosts 5x1"
+        );
     }
 }
