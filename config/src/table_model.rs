@@ -40,7 +40,7 @@ const INIT: Table = Table {
     ],
 };
 
-/// What a list without elements is made of.
+/// A list without elements.
 const NOTHING: Table = Table {
     doc: "no module",
     overlay: None,

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::kept::{KEPT_INPUT, KEPT_OVER, kept_by};
 use crate::upload::Cuts;
 use crossweave_hal::{DType, Device, NoDecompose, Tag};
-use crossweave_mesh::AxisSet;
+use crossweave_mesh::{Axis, AxisSet};
 use crossweave_plan::{Facts, KeptPart, Moves, Peer, Plan, Said, UnitFacts, UnitTalk};
 use crossweave_planner::{Dry, Lowered, RankSpec, Units, numel};
 use crossweave_tensor::spmd::AXES;
@@ -292,8 +292,20 @@ fn typed_params(units: &[UnitDecl], u: usize) -> Vec<TypedParam> {
             .among(owners)
             .map_or(AxisSet::NONE, |g| g.axes)
     };
-    let sums = |of: &UnitDecl, p: &ParamDecl| owners(p.held.owners).union(of.summed_over(p));
+    let sums = |of: &UnitDecl, p: &ParamDecl| {
+        let all = owners(p.held.owners).union(of.summed_over(p));
+        all.union(summand_of_one(of, p))
+    };
     all.map(|(of, p)| p.typed(sums(of, p))).collect()
+}
+
+/// The axis along which a parameter of experts that is not cut has a summand of its gradient on each rank, where one rank has all.
+fn summand_of_one(unit: &UnitDecl, p: &ParamDecl) -> AxisSet {
+    let cut = |axis: Axis| p.split.iter().any(|s| s.axis == axis);
+    match cut(Axis::Ep) && !cut(Axis::Etp) && unit.place.length(Axis::Etp) == 1 {
+        true => Axis::Etp.into(),
+        false => AxisSet::NONE,
+    }
 }
 
 /// The sums over ranks that have other tokens of the same rows, within the reduction of a unit's gradient.

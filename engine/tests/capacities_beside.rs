@@ -199,14 +199,14 @@ fn ranks_say_what_the_formulas_of_capacities_count() {
     }
 }
 
-/// Of a row whose tokens all choose the same experts with the same probability the first stay, whichever ranks have them.
+/// Where all tokens of a row choose the same experts with the same probability, the first stay, whichever ranks have them.
 #[test]
 fn ties_go_to_the_earlier_token_of_a_row_on_whichever_rank() {
     use crossweave_engine::{Engine, StateKind};
     let w = world();
     let zeros = |t: &mut Engine| {
         for layer in 0..2 {
-            let name = format!("model.layers.{layer}.mlp.gate.weight");
+            let name = format!("model.layers.{layer}.moe.router.weight");
             t.load(&name, StateKind::Value, 0, &[0.0; 8 * 20]).unwrap();
         }
         t.publish().unwrap();

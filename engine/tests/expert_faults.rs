@@ -206,7 +206,8 @@ fn first_layer(keys: Value) -> ModelSpec {
         "aux_loss_scope": "sequence", "z_loss_coef": 0.01});
     let all = moe.as_object_mut().unwrap();
     all.extend(keys.as_object().unwrap().clone());
-    with_experts(&llama(2), moe)
+    // A layer without experts that two ranks can cut.
+    with_experts(&with(&llama(2), &[("intermediate_size", 28)]), moe)
 }
 
 /// A balance of slots that are all filled up is 1 whatever was chosen: it is judged by the choices (NVIDIA/Megatron-LM#1617).

@@ -9,6 +9,11 @@ use crossweave_tensor::ParamDecl;
 /// What PEFT's files put before the model's own names.
 pub(crate) const PREFIX: &str = "base_model.model.";
 
+/// The name of the matrix of a linear layer's adapter in PEFT's files.
+pub fn file_name(name: &str) -> String {
+    format!("{PREFIX}{name}")
+}
+
 /// A matrix of an adapter in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
@@ -33,7 +38,7 @@ impl Stored {
         let dims: Vec<usize> = p.shape.dims().iter().map(|d| *d as usize).collect();
         let (Some((module, stack, matrix)), &[experts, a, b]) = (of_stack(p), &dims[..]) else {
             return Stored {
-                name: format!("{PREFIX}{}", p.name),
+                name: file_name(&p.name),
                 shape: dims,
                 turned: None,
             };

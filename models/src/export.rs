@@ -7,7 +7,7 @@ use crossweave_checkpoint::{
 };
 use crossweave_job::error::{JobError, Result};
 use crossweave_job::stacks;
-use crossweave_job::stored_adapter::Stored;
+use crossweave_job::stored_adapter::{Stored, file_name};
 use crossweave_nn::{Tensors, family};
 use serde_json::Value;
 use std::io;
@@ -28,9 +28,14 @@ pub fn export(
     dtype: Dtype,
     (extra, weights): (&[(String, Vec<u8>)], Weights),
 ) -> Result<()> {
-    // Of adapters, their own folder.
+    // Of adapters, their own folder; those of stacks are written in the order in which the model declares them.
     let adapter = &checkpoint.state()["adapter_config"];
-    let matrices = match adapter.is_object() {
+    let mut stacked = false;
+    for (_, name) in parameters(checkpoint) {
+        let info = checkpoint.logical_info(&weights.logical(checkpoint, name))?;
+        stacked |= info.shape.len() == 3;
+    }
+    let matrices = match adapter.is_object() && stacked {
         true => described::params(checkpoint.manifest()).map_err(|what| {
             let whose = checkpoint.path().display();
             let fix = "restore the checkpoint from a copy";
@@ -71,7 +76,11 @@ pub fn export(
                 }
                 Ok(())
             };
-            tensors.push(TensorOut::stream(part.name, dtype, &part.shape, stream));
+            let name = match adapter.is_object() {
+                true => file_name(name),
+                false => part.name,
+            };
+            tensors.push(TensorOut::stream(name, dtype, &part.shape, stream));
         }
     }
     if tensors.is_empty() {

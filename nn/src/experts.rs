@@ -44,7 +44,9 @@ impl Block for Stacks {
 
 /// Returns true if other ranks of a mesh share the experts of a layer than share the layer.
 pub fn apart(place: &Place) -> bool {
-    place.length(Axis::Ep) > 1 || place.length(Axis::Tp) > 1
+    [Axis::Ep, Axis::Etp, Axis::Tp]
+        .iter()
+        .any(|a| place.length(*a) > 1)
 }
 
 /// Declares the stacks of the experts of the layer at `prefix` as a unit of their own, cut over `ep` by experts and over `etp` by their inner width.
@@ -61,15 +63,15 @@ pub fn stacks(
             true => Pieces::Fused(vec![e.width; 2]),
             false => Pieces::One,
         };
-        for (p, (dim, pieces)) in declared(u, m, e)
-            .into_iter()
-            .zip([(1, inner), (2, Pieces::One)])
-        {
+        let cuts = [(1, inner), (2, Pieces::One)];
+        for (p, (dim, pieces)) in declared(u, m, e).into_iter().zip(&cuts) {
             u.split(p, Axis::Ep, 0, Pieces::Each);
-            u.split(p, Axis::Etp, dim, pieces);
+            u.split(p, Axis::Etp, *dim, pieces.clone());
         }
         made = adapters(u, m, e, all);
-        made.iter().flatten().for_each(|a| a.spread(u));
+        for (a, (dim, pieces)) in made.iter().zip(&cuts) {
+            a.iter().for_each(|a| a.spread(u, *dim, pieces));
+        }
         u.lends();
         Stacks
     });

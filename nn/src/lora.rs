@@ -120,7 +120,7 @@ impl Rule {
 }
 
 /// Starting values of `A` as PEFT draws them: kaiming_uniform_(a = sqrt(5)) over `input` columns is uniform within 1 / sqrt(input).
-pub(crate) fn begins(input: u64) -> Init {
+fn begins(input: u64) -> Init {
     Init::Uniform((1.0 / (input as f64).sqrt()) as f32)
 }
 
@@ -167,7 +167,8 @@ impl Adapters {
         let (lora, _) = self.lora.as_ref()?;
         let taken = lora.parameters.iter().any(|n| names(n, &name));
         self.stacks.push(name);
-        taken.then(|| StackAdapter::declare(u, local, shape, lora))
+        let by = (lora.r, lora.scale());
+        taken.then(|| StackAdapter::declare(u, local, shape, by, begins(shape[2])))
     }
 
     fn declare(

@@ -5,7 +5,6 @@
 //! and optimizers that look at one expert's matrix take them as they take the weights. PEFT's files hold them as two matrices: the job's
 //! adapter folders know how.
 
-use crate::lora::{Lora, begins};
 use crossweave_tensor::{Axis, Cx, Grouped, Init, Param, Pieces, Pointwise, Result, Unit, Var};
 
 /// The adapter of one stack.
@@ -19,27 +18,31 @@ pub struct StackAdapter {
 }
 
 impl StackAdapter {
-    /// Declares the matrices of the stack `local`, `[experts, output, input]`.
+    /// Declares the matrices of the stack `local`, `[experts, output, input]`: of rank r, with the factor of their product, and A as it begins.
     pub(crate) fn declare(
         u: &mut Unit<'_>,
         local: &str,
         [experts, output, input]: [u64; 3],
-        lora: &Lora,
+        (r, scale): (u64, f64),
+        begins: Init,
     ) -> StackAdapter {
         let names = ["lora_A", "lora_B"].map(|part| format!("{local}.{part}.weight"));
         StackAdapter {
-            a: u.param(&names[0], &[experts, lora.r, input], begins(input)),
-            b: u.param(&names[1], &[experts, output, lora.r], Init::Zeros),
+            a: u.param(&names[0], &[experts, r, input], begins),
+            b: u.param(&names[1], &[experts, output, r], Init::Zeros),
             names,
-            scale: lora.scale(),
+            scale,
         }
     }
 
-    /// States that ranks along `ep` have the matrices of their experts.
-    pub fn spread(&self, u: &mut Unit<'_>) {
+    /// States that ranks along `ep` have the matrices of their experts, and that ranks along `etp`, which cut the stack along `dim`, have parts of the
+    /// matrix that has this dim: B its outputs (1), A its inputs (2).
+    pub fn spread(&self, u: &mut Unit<'_>, dim: u8, pieces: &Pieces) {
         for p in [self.a, self.b] {
             u.split(p, Axis::Ep, 0, Pieces::Each);
         }
+        let cut = if dim == 1 { self.b } else { self.a };
+        u.split(cut, Axis::Etp, dim, pieces.clone());
     }
 
     /// The same adapter of a unit before, borrowed by this one.

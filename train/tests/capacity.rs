@@ -88,6 +88,7 @@ fn plans_know_all_that_is_said_of_slots() {
     let mut all = config(json!({"experts": 4, "capacity_factor": 1.2}));
     all["run"]["generate"] = json!({"tokens": 0});
     all["run"]["steps"] = json!(3);
+    all["data"]["validation_fraction"] = json!(0);
     all["run"]["validate_every"] = json!(0);
     for (out, sets) in [
         ("whole", &["mesh.tp=2", "mesh.ep=2"][..]),

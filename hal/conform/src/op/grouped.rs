@@ -158,6 +158,21 @@ fn spoilt(job: &Job, mut x: T) -> T {
     x
 }
 
+/// Rows, K and N, and ends of groups, that are combined with everything else.
+const SIZES: [[usize; 3]; 3] = [[40, 31, 17], [40, 64, 32], [40, 1, 33]];
+const ENDS: [&[usize]; 4] = [&[7, 7, 30], &[1, 2, 3], &[0, 33, 33], &[40, 40, 40]];
+
+/// How an operand lies: dense, transposed, padded, and weights between each other.
+fn lying(x: T, how: usize) -> T {
+    match (how, x.shape.len()) {
+        (1, _) => x.transposed(),
+        (2, _) => x.padded(3),
+        (3, 3) => x.lying(&[1, 0, 2]),
+        (3, _) => x.padded(1),
+        _ => x,
+    }
+}
+
 fn trials(g: &mut Gen, kind: Kind, to: DType, of: DType) -> Vec<Trial> {
     let mut all = vec![];
     let job = |sizes: [usize; 3], ends: &[usize]| Job {
@@ -177,17 +192,10 @@ fn trials(g: &mut Gen, kind: Kind, to: DType, of: DType) -> Vec<Trial> {
     };
     let plain = |x: T| x;
     if g.about == About::Pairs {
-        let ends: [&[usize]; 4] = [&[7, 7, 30], &[1, 2, 3], &[0, 33, 33], &[40, 40, 40]];
-        for [n, ends_of, lie, add] in g.covering([3, 4, 4, 2]) {
-            let sizes = [[40, 31, 17], [40, 64, 32], [40, 1, 33]][n];
-            let lie = |x: T| match (lie, x.shape.len()) {
-                (1, _) => x.transposed(),
-                (2, _) => x.padded(3),
-                (3, 3) => x.lying(&[1, 0, 2]),
-                (3, _) => x.padded(1),
-                _ => x,
-            };
-            put(g, "pairs", &job(sizes, ends[ends_of]), add == 1, &lie);
+        for [n, ends, how, add] in g.covering([3, 4, 4, 2]) {
+            put(g, "pairs", &job(SIZES[n], ENDS[ends]), add == 1, &|x| {
+                lying(x, how)
+            });
         }
         return all;
     }
