@@ -6,7 +6,7 @@
 
 use crossweave_tensor::ParamDecl;
 
-/// What PEFT's files put before the model's own names.
+/// The words that PEFT's files put before the model's own names.
 pub(crate) const PREFIX: &str = "base_model.model.";
 
 /// The name of the matrix of a linear layer's adapter in PEFT's files.
@@ -17,9 +17,9 @@ pub fn file_name(name: &str) -> String {
 /// A matrix of an adapter in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
-    /// Its shape.
+    /// The shape of the tensor.
     pub shape: Vec<usize>,
     /// Experts, outputs and rank of a B, where the order is another one.
     turned: Option<[usize; 3]>,

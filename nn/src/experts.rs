@@ -110,7 +110,7 @@ pub struct Experts {
     router: Param,
     /// The first stack, and the last.
     stacks: [Param; 2],
-    /// Those of them.
+    /// The adapters of the two stacks.
     adapters: [Option<StackAdapter>; 2],
     chosen: u64,
     whole: bool,

@@ -106,7 +106,7 @@ fn found(plugin: &Changing, spec: &OpSpec) -> Found {
 const SCORES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/seeded/mutants.tsv");
 const REWRITE: &str = "UPDATE_EXPECT=1 cargo test --release -p crossweave-tests --test suite mutants -- --ignored --nocapture";
 
-/// What the committed scores say of an op: its line.
+/// The line of an op in the committed scores.
 fn line(spec: &OpSpec, found: &Found) -> String {
     let of = found.named + found.missed.len();
     format!(

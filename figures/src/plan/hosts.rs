@@ -13,30 +13,30 @@ use std::collections::BTreeMap;
 
 type Counted<T> = std::result::Result<T, TopologyError>;
 
-/// What the hosts of a job send in a step.
+/// The bytes that the hosts of a job send in a step.
 #[derive(Clone, Debug, Serialize)]
 pub struct OfHosts {
     /// Ranks of each host.
     pub ranks: Vec<usize>,
-    /// By axis of the mesh.
+    /// The bytes by axis of the mesh.
     pub axes: Vec<AxisOverHosts>,
-    /// Over all axes.
+    /// The bytes over all axes together.
     #[serde(flatten)]
     pub all: SentByHosts,
     /// Groups that say much and lie on several hosts.
     pub notes: Vec<String>,
 }
 
-/// What the hosts of a job send over an axis in a step.
+/// The bytes that the hosts of a job send over an axis in a step.
 #[derive(Clone, Debug, Serialize)]
 pub struct AxisOverHosts {
     /// The axis; `tie` of stages that share a unit.
     pub axis: String,
-    /// Ranks along it.
+    /// The ranks along the axis.
     pub ranks: u32,
     /// Hosts on which a group lies, at most.
     pub hosts: usize,
-    /// Bytes.
+    /// The bytes that are sent over it.
     #[serde(flatten)]
     pub sent: SentByHosts,
 }
@@ -44,9 +44,9 @@ pub struct AxisOverHosts {
 /// Bytes that the ranks of each host send.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SentByHosts {
-    /// To ranks of the same host.
+    /// The bytes to ranks of the same host.
     pub within: Vec<u64>,
-    /// To those of other hosts.
+    /// The bytes to ranks of other hosts.
     pub between: Vec<u64>,
 }
 
@@ -165,7 +165,7 @@ impl Counting<'_> {
         &mut axis.1
     }
 
-    /// What a stage sends to others.
+    /// Returns the bytes that a stage sends to others.
     fn messages(&mut self, stage: u32, line: &CollectiveLine) -> Counted<()> {
         let steps = self.stages[stage as usize].plan.steps.iter();
         let gradients = line.tag == "activation_grad";

@@ -93,7 +93,7 @@ pub struct PlanFigures {
     pub rank: RankFigures,
     /// Advice: a change that would make the job fit, or the reason why none is needed.
     pub advice: Advice,
-    /// What its hosts send, where these are given.
+    /// The bytes that its hosts send, where hosts are given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<OfHosts>,
     /// All stages, where there are several.

@@ -122,7 +122,7 @@ fn rank_map(mesh: &Topology, hosts: Option<&Hosts>) -> String {
     text
 }
 
-/// Over how many hosts the groups of a set lie, at most.
+/// The most hosts over which a group of a set lies.
 fn reach(all: &[Group], hosts: &Hosts) -> usize {
     let count = |g: &Group| {
         let ranks: Vec<usize> = g.ranks.iter().map(|r| *r as usize).collect();

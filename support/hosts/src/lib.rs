@@ -15,7 +15,7 @@ pub struct Hosts {
     numbers: Vec<u32>,
     /// The ranks of each host, ascending.
     pub ranks: Vec<Vec<usize>>,
-    /// Each rank's host.
+    /// The host of each rank.
     of: Vec<usize>,
     /// Each rank's place among those of its host.
     pub place: Vec<usize>,

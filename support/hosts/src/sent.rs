@@ -39,7 +39,7 @@ pub enum Kind {
 /// A collective with its sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What it does.
+    /// The kind of the collective.
     pub kind: Kind,
     /// Elements of the whole vector: what is summed, what is gathered, what a rank deals out or sends on.
     pub elements: u64,
@@ -52,9 +52,9 @@ pub struct Call {
 /// Bytes that the ranks of a host send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// To ranks of the same host.
+    /// The bytes to ranks of the same host.
     pub within: u64,
-    /// To those of other hosts.
+    /// The bytes to ranks of other hosts.
     pub between: u64,
 }
 

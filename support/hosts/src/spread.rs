@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// Hosts of equally many ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spread {
-    /// Hosts.
+    /// The number of hosts.
     pub hosts: u32,
     /// Ranks of each, where that is said.
     pub each: Option<u32>,
@@ -16,9 +16,9 @@ pub struct Spread {
 /// Ranks that cannot be spread so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpreadError {
-    /// What is wrong.
+    /// The fault.
     pub what: String,
-    /// What would be right.
+    /// The remedy.
     pub fix: String,
 }
 

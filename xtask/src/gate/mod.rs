@@ -75,7 +75,7 @@ struct Gate {
     tidy: fn() -> Result<(), String>,
     required: Option<String>,
     log: Log,
-    /// What the report says besides.
+    /// Further lines of the report.
     notes: Vec<String>,
     /// The `PATH` of the caller, which installs; the steps have that of the declared programs.
     path: std::ffi::OsString,

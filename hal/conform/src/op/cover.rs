@@ -74,7 +74,7 @@ pub fn covering(levels: &[usize], strength: usize, seed: u64) -> Vec<Vec<usize>>
     rows
 }
 
-/// What a row has chosen of the factors `of`.
+/// Returns the choices of a row for the factors `of`.
 fn taken(row: &[usize], of: &[usize]) -> Vec<Choice> {
     of.iter().map(|f| (*f, row[*f])).collect()
 }
