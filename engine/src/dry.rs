@@ -299,10 +299,9 @@ fn typed_params(units: &[UnitDecl], u: usize) -> Vec<TypedParam> {
     all.map(|(of, p)| p.typed(sums(of, p))).collect()
 }
 
-/// The axis along which a parameter of experts that is not cut has a summand of its gradient on each rank, where one rank has all.
+/// The axis along which a parameter has a summand of its gradient on each rank, where one rank has all ([`ParamDecl::along_parts`]).
 fn summand_of_one(unit: &UnitDecl, p: &ParamDecl) -> AxisSet {
-    let cut = |axis: Axis| p.split.iter().any(|s| s.axis == axis);
-    match cut(Axis::Ep) && !cut(Axis::Etp) && unit.place.length(Axis::Etp) == 1 {
+    match p.along_parts && unit.place.length(Axis::Etp) == 1 {
         true => Axis::Etp.into(),
         false => AxisSet::NONE,
     }

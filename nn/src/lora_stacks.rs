@@ -41,8 +41,13 @@ impl StackAdapter {
         for p in [self.a, self.b] {
             u.split(p, Axis::Ep, 0, Pieces::Each);
         }
-        let cut = if dim == 1 { self.b } else { self.a };
+        let (cut, whole) = if dim == 1 {
+            (self.b, self.a)
+        } else {
+            (self.a, self.b)
+        };
         u.split(cut, Axis::Etp, dim, pieces.clone());
+        u.along_parts(whole);
     }
 
     /// The same adapter of a unit before, borrowed by this one.

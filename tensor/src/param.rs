@@ -102,6 +102,8 @@ pub struct ParamDecl {
     /// It meets the tokens of hidden states one by one, and all ranks have it whole: where these tokens are cut over ranks
     /// ([`UnitDecl::hidden_over`]) each rank has a summand of its gradient.
     pub along_tokens: bool,
+    /// Ranks that have parts of an expert's inner width (`etp`) have a summand of its gradient each, which nothing sums: it runs where one rank has all parts.
+    pub along_parts: bool,
 }
 
 impl ParamDecl {
@@ -331,6 +333,7 @@ impl Unit<'_> {
             group,
             held: Held::whole(shape),
             along_tokens: false,
+            along_parts: false,
         });
         Param(self.params.len() as u16 - 1)
     }
@@ -343,6 +346,11 @@ impl Unit<'_> {
     pub fn split(&mut self, p: Param, axis: Axis, dim: u8, pieces: Pieces) -> Param {
         let split = &mut self.params[p.0 as usize].split;
         split.push(Split { axis, dim, pieces });
+        p
+    }
+    /// States that `p` is whole on ranks that have parts of its expert's inner width ([`ParamDecl::along_parts`]).
+    pub fn along_parts(&mut self, p: Param) -> Param {
+        self.params[p.0 as usize].along_parts = true;
         p
     }
     /// States that `p` meets the tokens of hidden states one by one ([`ParamDecl::along_tokens`]).
