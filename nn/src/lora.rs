@@ -3,7 +3,7 @@
 //!
 //! Names are PEFT's without the `base_model.model.` that its files put before them: `MODULE.lora_A.weight [r, in]` and
 //! `MODULE.lora_B.weight [out, r]`, for GPT-2's `Conv1D` (whose own weight is `[in, out]`) as well. Those of stacks of experts are in
-//! [`crate::lora_stacks`].
+//! the private module `lora_stacks`.
 
 use crate::lora_stacks::StackAdapter;
 use crate::split::{Cut, LinearSplit};
