@@ -234,7 +234,7 @@ fn traffic(o: &mut String, rank: &RankFigures) -> Result {
     Ok(())
 }
 
-/// What leaves a host in a step: of the host that sends most to others, which may be another one for each axis.
+/// The bytes that leave a host in a step: those of the host that sends most to others, which may be another one for each axis.
 fn of_hosts(o: &mut String, h: &OfHosts) -> Result {
     let (count, [least, most]) = (
         h.ranks.len(),

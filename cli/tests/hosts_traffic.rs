@@ -33,7 +33,7 @@ fn sent_by_a_step(hosts: &Hosts, family: &str, each: u32, sizes: &[String]) -> V
     step.collect()
 }
 
-/// What `plan` says that each host sends to others in a step, over the bytes of the model in f32.
+/// The bytes that each host sends to others in a step by `plan`, over those of the model in f32.
 fn planned(hosts: &Hosts, each: u32, sizes: &[String]) -> Vec<f64> {
     let s = Scratch::of_hosts();
     let spread = format!("{}x{each}", hosts.count);

@@ -76,7 +76,7 @@ pp.dp.tp: 1 group of 8 ranks; norm, loss and verdicts of all ranks
     );
 }
 
-/// Where hosts are given each rank has one, each set of groups says over how many it lies, and cut layers that leave a host are said.
+/// `--hosts` gives each rank its host and each set of groups the hosts over which it lies, and a note names cut layers that leave a host.
 #[test]
 fn groups_over_hosts_are_said() {
     let s = scratch();

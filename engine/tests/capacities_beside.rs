@@ -2,9 +2,9 @@
 //! have all of it; what ranks say to each other has the sizes of the formulas, and the host reads nothing.
 
 use crate::common::*;
-use crate::experts_beside::{Mesh, TOKENS, figures_near, laid, lines, meshes};
-use crate::experts_over_ranks::{gradients_apart, stages, trained_alike, with_experts};
-use crossweave_engine::{OffloadDevice, PipelineOrder, RankSpec, Recompute, ReduceGradients};
+use crate::experts_beside::{Mesh, TOKENS, hold_gradients, hold_layouts, laid, lines};
+use crate::experts_over_ranks::{gradients_apart, with_experts};
+use crossweave_engine::{RankSpec, Recompute};
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ fn drops(o: &Outcome) -> Vec<f64> {
     each.collect()
 }
 
-/// As many choices were dropped: a part of all is a sum of shares that is rounded.
+/// Holds that as many choices were dropped: the part of all is a sum of shares, which is rounded.
 fn drops_near(a: &Outcome, b: &Outcome, what: &str) {
     for (a, b) in drops(a).into_iter().zip(drops(b)) {
         assert!(b > 0.005 && b < 0.6, "{what}: {b}");
@@ -44,75 +44,15 @@ fn drops_near(a: &Outcome, b: &Outcome, what: &str) {
     }
 }
 
-/// One plain step, of which the moments are the gradients.
 #[test]
 fn gradients_within_capacities_are_those_of_whole_layers_and_rows() {
-    let w = world();
-    for (i, model) in models().into_iter().enumerate() {
-        for (k, mesh) in meshes().into_iter().enumerate() {
-            let ([dp, ..], pp) = mesh;
-            if pp > 1 || !(taken(5 * k + i) && (k + i) % 2 == 0 || every()) {
-                continue;
-            }
-            let s = sgd(of_length(spec(dp, 1), TOKENS));
-            let whole = train(&w, &model, &s, 1);
-            let (laid, s) = laid(&model, &s, mesh, k + i);
-            let got = train(&w, &laid, &s, 1);
-            let what = format!("model {i}, {mesh:?}");
-            drops_near(&got, &whole, &what);
-            let far = gradients_apart(&got, &whole);
-            assert!(far < 5e-6, "{what}: {far:e}");
-            let (a, b) = (&got.metrics[0], &whole.metrics[0]);
-            let apart = (a.grad_norm - b.grad_norm).abs() / b.grad_norm;
-            assert!(apart < 2e-6, "{what}: norm {apart:e}");
-            figures_near(&got, &whole, &what);
-        }
-    }
+    let some = |i: usize, k: usize| taken(5 * k + i) && (k + i).is_multiple_of(2) || every();
+    hold_gradients(&models(), some, drops_near);
 }
 
-/// ZeRO over the ranks that have the same experts, micro-batches, recompute, pipelines and offload.
 #[test]
 fn capacities_train_in_every_layout_as_whole_ones() {
-    let (w, dir) = (world(), tempfile::tempdir().unwrap());
-    let recompute = [Recompute::None, Recompute::Full, Recompute::Selective];
-    let reduce = [ReduceGradients::Auto, ReduceGradients::Step];
-    let mut k = 0;
-    for (i, model) in models().into_iter().enumerate() {
-        for mesh in meshes() {
-            k += 1;
-            if k % 6 != i && !every() {
-                continue;
-            }
-            let ([dp, ..], pp) = mesh;
-            let micro_batches = [1, 3][k / 2 % 2];
-            let base = of_length(spec(dp, micro_batches), TOKENS);
-            let whole = train(&w, &model, &base, 3);
-            for stage in 0..=3u32 {
-                if stage as usize != (k / 3 + i) % 4 && !every() {
-                    continue;
-                }
-                let (laid, s) = laid(&model, &base, mesh, k);
-                let mut s = RankSpec {
-                    recompute: recompute[(k / 2) % 3],
-                    ..staged(s, stage)
-                };
-                s.zero.overlap = k % 4 != 0;
-                s.zero.reduce = reduce[k % 2];
-                if pp > 1 {
-                    let orders = [PipelineOrder::OneFOneB, PipelineOrder::GPipe];
-                    s.pipeline = Some(stages(&laid, orders[k % 2]));
-                }
-                if k.is_multiple_of(5) {
-                    s.offload = Some(offload(dir.path(), OffloadDevice::Host));
-                }
-                let got = train(&w, &laid, &s, 3);
-                let what = format!("model {i}, {mesh:?}, stage {stage}, number {k}");
-                trained_alike(&got, &whole, &what);
-                drops_near(&got, &whole, &what);
-                figures_near(&got, &whole, &what);
-            }
-        }
-    }
+    hold_layouts(&models(), 6, drops_near);
 }
 
 /// 16-bit rows: probabilities are those of f32 and are gathered as they are, so that the first step, whose weights are the same, drops the same.
@@ -199,7 +139,7 @@ fn ranks_say_what_the_formulas_of_capacities_count() {
     }
 }
 
-/// Where all tokens of a row choose the same experts with the same probability, the first stay, whichever ranks have them.
+/// Tokens of a row that choose the same experts with the same probability keep their slots from the first on, whichever ranks have them.
 #[test]
 fn ties_go_to_the_earlier_token_of_a_row_on_whichever_rank() {
     use crossweave_engine::{Engine, StateKind};

@@ -119,19 +119,23 @@ pub fn figures_near(a: &Outcome, b: &Outcome, what: &str) {
     }
 }
 
-/// One plain step, of which the moments are the gradients.
-#[test]
-fn gradients_are_those_of_whole_layers_and_rows() {
+/// Holds one plain step of models on meshes, of which the moments are the gradients, against ranks that have all of it; `taken` says by the numbers of the
+/// model and the mesh which are tried, and `also` what else is alike.
+pub fn hold_gradients(
+    models: &[ModelSpec],
+    taken: impl Fn(usize, usize) -> bool,
+    also: impl Fn(&Outcome, &Outcome, &str),
+) {
     let w = world();
-    for (i, model) in models().into_iter().enumerate() {
+    for (i, model) in models.iter().enumerate() {
         for (k, mesh) in meshes().into_iter().enumerate() {
             let ([dp, ..], pp) = mesh;
-            if pp > 1 || !taken(3 * k + i) {
+            if pp > 1 || !taken(i, k) {
                 continue;
             }
             let s = sgd(of_length(spec(dp, 1), TOKENS));
-            let whole = train(&w, &model, &s, 1);
-            let (laid, s) = laid(&model, &s, mesh, k + i);
+            let whole = train(&w, model, &s, 1);
+            let (laid, s) = laid(model, &s, mesh, k + i);
             let got = train(&w, &laid, &s, 1);
             let what = format!("model {i}, {mesh:?}");
             let far = gradients_apart(&got, &whole);
@@ -140,32 +144,33 @@ fn gradients_are_those_of_whole_layers_and_rows() {
             let apart = (a.grad_norm - b.grad_norm).abs() / b.grad_norm;
             assert!(apart < 2e-6, "{what}: norm {apart:e}");
             figures_near(&got, &whole, &what);
+            also(&got, &whole, &what);
         }
     }
 }
 
-/// ZeRO over the ranks that have the same experts, micro-batches, recompute, pipelines and offload.
-#[test]
-fn experts_train_in_every_layout_as_whole_ones() {
+/// Holds three steps of models on meshes against ranks that have all of it, over ZeRO's stages, micro-batches, recompute, pipelines and offload: of `of` meshes one of
+/// each model, and all of them where every layout is asked for.
+pub fn hold_layouts(models: &[ModelSpec], of: usize, also: impl Fn(&Outcome, &Outcome, &str)) {
     let (w, dir) = (world(), tempfile::tempdir().unwrap());
     let recompute = [Recompute::None, Recompute::Full, Recompute::Selective];
     let reduce = [ReduceGradients::Auto, ReduceGradients::Step];
     let mut k = 0;
-    for (i, model) in models().into_iter().enumerate() {
+    for (i, model) in models.iter().enumerate() {
         for mesh in meshes() {
             k += 1;
-            if k % 3 != i && !every() {
+            if k % of != i && !every() {
                 continue;
             }
             let ([dp, ..], pp) = mesh;
-            let micro_batches = [1, 3][k % 2];
+            let micro_batches = [1, 3][k / (of / 3) % 2];
             let base = of_length(spec(dp, micro_batches), TOKENS);
-            let whole = train(&w, &model, &base, 3);
+            let whole = train(&w, model, &base, 3);
             for stage in 0..=3u32 {
                 if stage as usize != (k / 3 + i) % 4 && !every() {
                     continue;
                 }
-                let (laid, s) = laid(&model, &base, mesh, k);
+                let (laid, s) = laid(model, &base, mesh, k);
                 let mut s = RankSpec {
                     recompute: recompute[(k / 2) % 3],
                     ..staged(s, stage)
@@ -183,9 +188,20 @@ fn experts_train_in_every_layout_as_whole_ones() {
                 let what = format!("model {i}, {mesh:?}, stage {stage}, number {k}");
                 trained_alike(&got, &whole, &what);
                 figures_near(&got, &whole, &what);
+                also(&got, &whole, &what);
             }
         }
     }
+}
+
+#[test]
+fn gradients_are_those_of_whole_layers_and_rows() {
+    hold_gradients(&models(), |i, k| taken(3 * k + i), |_, _, _| {});
+}
+
+#[test]
+fn experts_train_in_every_layout_as_whole_ones() {
+    hold_layouts(&models(), 3, |_, _, _| {});
 }
 
 /// Losses of routers are of all tokens of a sequence, on whichever ranks these are and whichever labels count (NVIDIA/Megatron-LM#5047).

@@ -62,31 +62,28 @@ impl Stored {
         }
     }
 
+    /// The places of the file's elements among those of the parameter, in the order of the file; none where it is the same.
+    fn places(&self) -> Option<impl Iterator<Item = usize>> {
+        let [experts, outputs, r] = self.turned?;
+        let all = (0..outputs).flat_map(move |o| (0..r).map(move |k| (o, k)));
+        Some(all.flat_map(move |(o, k)| (0..experts).map(move |e| (e * outputs + o) * r + k)))
+    }
+
     /// The elements in the order of the file, from those of the parameter.
     pub fn to_file(&self, values: Vec<f32>) -> Vec<f32> {
-        let Some([experts, outputs, r]) = self.turned else {
-            return values;
-        };
-        let mut out = Vec::with_capacity(values.len());
-        for o in 0..outputs {
-            for k in 0..r {
-                out.extend((0..experts).map(|e| values[(e * outputs + o) * r + k]));
-            }
+        match self.places() {
+            Some(places) => places.map(|at| values[at]).collect(),
+            None => values,
         }
-        out
     }
 
     /// The elements of the parameter, from those of the file.
     pub fn from_file(&self, values: Vec<f32>) -> Vec<f32> {
-        let Some([experts, outputs, r]) = self.turned else {
+        let Some(places) = self.places() else {
             return values;
         };
-        let mut out = Vec::with_capacity(values.len());
-        for e in 0..experts {
-            for o in 0..outputs {
-                out.extend((0..r).map(|k| values[(o * r + k) * experts + e]));
-            }
-        }
+        let mut out = vec![0.0; values.len()];
+        places.zip(values).for_each(|(at, value)| out[at] = value);
         out
     }
 }

@@ -28,18 +28,6 @@ fn spread(hosts: &[HostRanks]) -> Hosts {
     Hosts::new(&hosts.iter().flat_map(of).collect::<Vec<_>>())
 }
 
-/// The hosts on which a group over some axes lies, at most.
-///
-/// # Errors
-/// A mesh that has no such groups.
-pub fn reach(mesh: &Topology, axes: AxisSet, hosts: &Hosts) -> Result<usize, TopologyError> {
-    let count = |g: Group| {
-        let ranks: Vec<usize> = g.ranks.iter().map(|r| *r as usize).collect();
-        hosts.some(&ranks).count()
-    };
-    Ok(mesh.groups(axes)?.into_iter().map(count).max().unwrap_or(1))
-}
-
 /// The sentence of a job on several hosts: how many ranks each has, and over how many of them each axis lies; none of a job on one.
 ///
 /// # Errors
@@ -58,7 +46,8 @@ pub fn sentence(mesh: &Topology, hosts: &[HostRanks]) -> Result<Option<String>, 
     };
     let mut axes = vec![];
     for axis in mesh.order().into_iter().filter(|a| mesh.length(*a) > 1) {
-        axes.push(match reach(mesh, axis.into(), &all)? {
+        let groups = mesh.groups(axis.into())?;
+        axes.push(match all.most_over(groups.iter().map(|g| &g.ranks[..])) {
             1 => format!("{axis} within a host"),
             n => format!("{axis} over {n}"),
         });

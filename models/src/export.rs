@@ -30,12 +30,11 @@ pub fn export(
 ) -> Result<()> {
     // Of adapters, their own folder; those of stacks are written in the order in which the model declares them.
     let adapter = &checkpoint.state()["adapter_config"];
-    let mut stacked = false;
-    for (_, name) in parameters(checkpoint) {
-        let info = checkpoint.logical_info(&weights.logical(checkpoint, name))?;
-        stacked |= info.shape.len() == 3;
-    }
-    let matrices = match adapter.is_object() && stacked {
+    let stacked = |name: &str| {
+        let info = checkpoint.logical_info(&weights.logical(checkpoint, name));
+        info.is_ok_and(|i| i.shape.len() == 3)
+    };
+    let matrices = match adapter.is_object() && parameters(checkpoint).any(|(_, n)| stacked(n)) {
         true => described::params(checkpoint.manifest()).map_err(|what| {
             let whose = checkpoint.path().display();
             let fix = "restore the checkpoint from a copy";

@@ -193,7 +193,7 @@ impl Counting<'_> {
         Ok(())
     }
 
-    /// What every group of a stage does alike; a group over stages is counted at the first of them.
+    /// Counts a collective that every group of a stage does alike; a group over stages is counted at the first of them.
     fn collective(&mut self, stage: u32, line: &CollectiveLine) -> Counted<()> {
         let Some((kind, elements)) = carried(line) else {
             return Ok(());

@@ -110,7 +110,7 @@ fn remove_dead(parent: &Path) {
                 Ok(claim) => clear(&path, claim),
                 // Another rank clears it. It could not remove the folder while the file was there by which this one asked for it: who asks
                 // last removes it.
-                Err(_) => drop(Claim::remove_unclaimed(&path)),
+                Err(_) => _ = Claim::remove_unclaimed(&path),
             }
         }
     }

@@ -124,11 +124,7 @@ fn rank_map(mesh: &Topology, hosts: Option<&Hosts>) -> String {
 
 /// The most hosts over which a group of a set lies.
 fn reach(all: &[Group], hosts: &Hosts) -> usize {
-    let count = |g: &Group| {
-        let ranks: Vec<usize> = g.ranks.iter().map(|r| *r as usize).collect();
-        hosts.some(&ranks).count()
-    };
-    all.iter().map(count).max().unwrap_or(1)
+    hosts.most_over(all.iter().map(|g| &g.ranks[..]))
 }
 
 /// One set of axes: a heading, and its groups, as many on a line as fit.

@@ -26,11 +26,11 @@ pub struct Hosts {
 /// The result of a reduction, and the ranks that have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaves {
-    /// The whole vector, with every rank.
+    /// Every rank has the whole vector.
     All,
-    /// A block with each rank.
+    /// Each rank has a block.
     Blocks,
-    /// The whole vector, with one rank.
+    /// One rank has the whole vector.
     One(usize),
 }
 
@@ -89,6 +89,15 @@ impl Hosts {
         self.ranks.len()
     }
 
+    /// Returns the most hosts over which one of some groups lies, each given by its ranks; 1 of none.
+    pub fn most_over<'a>(&self, groups: impl IntoIterator<Item = &'a [u32]>) -> usize {
+        let count = |ranks: &[u32]| {
+            let ranks: Vec<usize> = ranks.iter().map(|r| *r as usize).collect();
+            self.some(&ranks).count()
+        };
+        groups.into_iter().map(count).max().unwrap_or(1)
+    }
+
     /// There are several hosts, and several ranks on one of them: else every rank stands for itself.
     pub fn shared(&self) -> bool {
         (2..self.of.len()).contains(&self.count())
@@ -137,6 +146,8 @@ mod tests {
         assert_eq!(h.place, [0, 1, 0, 2, 1]);
         assert!(h.shared() && !h.neighbours && h.apart(1, 2) && !h.apart(0, 3));
         assert_eq!(h.some(&[4, 0]), Hosts::new(&[3, 7]));
+        assert_eq!(h.most_over([&[0, 1][..], &[1, 2, 4]]), 2);
+        assert_eq!(h.most_over([&[2, 4][..]]), 1);
         assert_eq!(Hosts::even(2, 3), Hosts::new(&[0, 0, 0, 1, 1, 1]));
         // One host, or one rank on each: nobody shares a link.
         assert!(!Hosts::new(&[1, 1, 1]).shared() && !Hosts::new(&[1, 2, 3]).shared());

@@ -118,32 +118,36 @@ type Scaled<'a> = &'a dyn Fn(usize, usize, usize, usize, usize, usize, bool, i64
 /// Ways to lie that are combined with everything else.
 const LIES: [Lie; 5] = [Lie::Dense, Lie::Heads, Lie::Fused, Lie::Mixed, Lie::Unread];
 /// Query heads and key heads.
-pub const HEADS: [(usize, usize); 4] = [(1, 1), (3, 3), (4, 2), (6, 2)];
+const HEADS: [(usize, usize); 4] = [(1, 1), (3, 3), (4, 2), (6, 2)];
 /// Sizes of heads.
-pub const WIDTHS: [usize; 4] = [8, 16, 33, 64];
+const WIDTHS: [usize; 4] = [8, 16, 33, 64];
 /// Windows: none, the position itself, some, and more than there are keys, of which the low half is less.
-pub const WINDOWS: [i64; 4] = [0, 1, 5, (1 << 32) + 2];
+const WINDOWS: [i64; 4] = [0, 1, 5, (1 << 32) + 2];
 /// Factors of scores: by the size of heads, and one that needs all of its bits.
-pub const SCALES: [f64; 2] = [0.0, 0.123_456_789];
+const SCALES: [f64; 2] = [0.0, 0.123_456_789];
+
+/// A shape by the choices of its batch, heads, their width, mask, window and factor, of so many queries and keys.
+pub fn chosen([b, h, d, causal, window, scale]: [usize; 6], [tq, tk]: [usize; 2]) -> Shape {
+    Shape {
+        b: 1 + b,
+        tq,
+        tk,
+        h: HEADS[h].0,
+        hkv: HEADS[h].1,
+        d: WIDTHS[d],
+        causal: causal == 1,
+        window: WINDOWS[window],
+        scale: SCALES[scale],
+        ..Shape::default()
+    }
+}
 
 /// Sizes, masks and layouts by design.
 fn pairs(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
-    let sizes = [(17, 17), (9, 26), (26, 9), (1, 33), (64, 64)];
-    let rows = g.covering([2, 5, 4, 4, 2, 4, 2, 5]);
-    let each = rows.into_iter().map(|[b, n, h, d, causal, w, scale, lie]| {
-        let ((tq, tk), (h, hkv)) = (sizes[n], HEADS[h]);
-        let s = Shape {
-            b: 1 + b,
-            tq,
-            tk,
-            h,
-            hkv,
-            d: WIDTHS[d],
-            causal: causal == 1,
-            window: WINDOWS[w],
-            scale: SCALES[scale],
-            ..Shape::default()
-        };
+    let sizes = [[17, 17], [9, 26], [26, 9], [1, 33], [64, 64]];
+    let rows = g.covering([2, 5, 4, 4, 2, 4, 2, 5]).into_iter();
+    let each = rows.map(|[b, n, h, d, causal, w, scale, lie]| {
+        let s = chosen([b, h, d, causal, w, scale], sizes[n]);
         trial(g, t, &s, LIES[lie], back)
     });
     each.collect()
@@ -158,26 +162,15 @@ fn packed_pairs(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
         &[0, 1, 2, 3],
         &[0, 64, 65, 81],
     ];
-    let rows = g.covering([2, 5, 4, 4, 2, 4, 2, 5]);
-    let each = rows
-        .into_iter()
-        .map(|[b, cu, h, d, causal, w, scale, lie]| {
-            let (n, (h, hkv)) = (if cu == 4 { 81 } else { 19 }, HEADS[h]);
-            let s = Shape {
-                b: 1 + b,
-                tq: n,
-                tk: n,
-                h,
-                hkv,
-                d: WIDTHS[d],
-                causal: causal == 1,
-                window: WINDOWS[w],
-                scale: SCALES[scale],
-                cu: [Some(ends[cu].repeat(1 + b).into()), None],
-                ..Shape::default()
-            };
-            trial(g, t, &s, LIES[lie], back)
-        });
+    let rows = g.covering([2, 5, 4, 4, 2, 4, 2, 5]).into_iter();
+    let each = rows.map(|[b, cu, h, d, causal, w, scale, lie]| {
+        let n = if cu == 4 { 81 } else { 19 };
+        let s = Shape {
+            cu: [Some(ends[cu].repeat(1 + b).into()), None],
+            ..chosen([b, h, d, causal, w, scale], [n, n])
+        };
+        trial(g, t, &s, LIES[lie], back)
+    });
     each.collect()
 }
 

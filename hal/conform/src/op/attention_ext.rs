@@ -1,7 +1,7 @@
 //! `attention_ext_fwd`, `attention_ext_bwd`: soft cap, bias by distance, sinks and dropped weights, each alone and all together, over whole
 //! rows and over segments whose queries and keys may be of different numbers.
 
-use super::attention::{HEADS, SCALES, WIDTHS, WINDOWS, segments, unread};
+use super::attention::{chosen, segments, unread};
 use super::attention_parts;
 use super::attention_reference::{Inputs, KEY, Shape, Wide, backward, forward};
 use super::bound::{Num, num as exact};
@@ -68,17 +68,8 @@ fn pairs(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
             wide,
             lie,
         ] = row;
-        let ((tq, tk, cu), (h, hkv)) = (sizes[n], HEADS[h]);
+        let (tq, tk, cu) = sizes[n];
         let s = Shape {
-            b: 1 + b,
-            tq,
-            tk,
-            h,
-            hkv,
-            d: WIDTHS[d],
-            causal: causal == 1,
-            window: WINDOWS[w],
-            scale: SCALES[scale],
             cap: [0.0, 1.7][cap],
             dropout: [0.0, 0.3][drop],
             whole: [[0; 3], [7, 95, 50]][part],
@@ -89,7 +80,7 @@ fn pairs(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
             in_row: in_row == 1,
             wide: [Wide::None, Wide::Written, Wide::All][wide],
             cu: cu.map(|ends| ends.map(|ends| ends.repeat(1 + b).into())),
-            judged: vec![],
+            ..chosen([b, h, d, causal, w, scale], [tq, tk])
         };
         trial(g, t, &s, lie == 1, back)
     });

@@ -162,7 +162,7 @@ fn spoilt(job: &Job, mut x: T) -> T {
 const SIZES: [[usize; 3]; 3] = [[40, 31, 17], [40, 64, 32], [40, 1, 33]];
 const ENDS: [&[usize]; 4] = [&[7, 7, 30], &[1, 2, 3], &[0, 33, 33], &[40, 40, 40]];
 
-/// How an operand lies: dense, transposed, padded, and weights between each other.
+/// An operand laid out in one of four ways: dense, transposed, padded, and weights between each other.
 fn lying(x: T, how: usize) -> T {
     match (how, x.shape.len()) {
         (1, _) => x.transposed(),

@@ -362,7 +362,7 @@ fn models(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     all
 }
 
-/// How an operand lies, among several or alone: dense, transposed, padded, one row or one matrix for all, and the batch inside.
+/// An operand laid out in one of five ways: dense, transposed, padded, one row or one matrix for all, and the batch inside.
 fn lying(x: T, how: usize) -> T {
     match (how, x.shape.len()) {
         (1, _) => x.transposed(),
