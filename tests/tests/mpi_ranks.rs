@@ -62,9 +62,12 @@ pub(super) fn once(family: &str, n: u32, scene: &str, out: &Path) -> Output {
         c.env("OMPI_MCA_btl", "self,vader")
             .env("OMPI_MCA_mpi_yield_when_idle", "1");
     }
-    if family == "mpich" && scene.starts_with("killed") {
+    if scene.starts_with("killed") {
         // Else the launcher may end the survivors before they have said who died.
-        c.arg("-disable-auto-cleanup");
+        match family {
+            "mpich" => c.arg("-disable-auto-cleanup"),
+            _ => c.env("OMPI_MCA_orte_enable_recovery", "1"),
+        };
     }
     c.env(SCENE, scene)
         .env(OUT, out)
