@@ -100,6 +100,12 @@ pub const AXES: &[Axis] = &[
         with(ROUTED, "4", &[("model.moe", r#"{"experts": 4, "top_k": 2, "width": 16}"#)]),
         with(ROUTED, "by layers", &[("model.moe", r#"{"experts": "L", "top_k": 1, "width": 16, "residual": true, "z_loss_coef": 0.01}"#)]),
     ]),
+    // Of whole rows, since a micro-batch's room depends on the layout.
+    axis("capacity", Of::Job, &[
+        c("none", &[]),
+        with(SOME_EXPERTS, "by probability", &[("model.moe.capacity_factor", "0.75"), ("model.moe.renormalize", "true")]),
+        with(SOME_EXPERTS, "by position", &[("model.moe.capacity_factor", "1.0"), ("model.moe.min_capacity", "3"), ("model.moe.priority", "\"position\"")]),
+    ]),
     axis("adapters", Of::Job, &[
         c("none", &[]),
         with(TEXT, "chosen", &[("model.lora", r#"{"r": 3, "alpha": 6}"#)]),

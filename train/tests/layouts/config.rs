@@ -86,7 +86,7 @@ pub fn tied(l: &Layout) -> bool {
 }
 
 /// What is said of the model that adapters sit on.
-pub const BASE: [&str; 9] = [
+pub const BASE: [&str; 10] = [
     "family",
     "heads",
     "kv",
@@ -96,6 +96,7 @@ pub const BASE: [&str; 9] = [
     "window",
     "dropout",
     "experts",
+    "capacity",
 ];
 
 /// The name of the folder of that model.
@@ -129,7 +130,7 @@ pub fn config(l: &Layout, seed: u64) -> Value {
     });
     for (axis, pick) in AXES.iter().zip(l.picks) {
         // A folder says itself what experts it has.
-        let known = l.on("adapters") && axis.name == "experts";
+        let known = l.on("adapters") && ["experts", "capacity"].contains(&axis.name);
         for (key, text) in axis.choices[pick as usize].sets.iter().filter(|_| !known) {
             let mut value: Value = serde_json::from_str(text).expect("JSON");
             if value.get("experts").is_some_and(Value::is_string) {

@@ -391,8 +391,9 @@ impl Lab {
         ran: &Ran,
         checked: &crossweave::Checked,
     ) -> Result<(), Fault> {
-        if l.on("experts") && l.n("ep") * l.etp() > 1 {
-            // Rows that come to experts follow from data.
+        // Rows that come to experts without a capacity follow from data.
+        let follows = l.on("experts") && !l.on("capacity") && l.n("ep") * l.etp() > 1;
+        if follows {
             return Ok(());
         }
         self.planned += 1;
@@ -412,8 +413,6 @@ impl Lab {
                 if held.get("at_peak").is_none()
                     || ["staging", "total", "checkpoint", "workspace"].contains(&tag.as_str())
                     || tag == "comm" && l.on("checked")
-                    // As many rows come for a rank's experts as its data say.
-                    || tag == "activation" && l.on("ep")
                 {
                     continue;
                 }
@@ -511,8 +510,7 @@ fn move_weights(t: &mut Trainer, low: u32) -> Result<(), TrainError> {
     Ok(())
 }
 
-/// Calls, elements, bytes and elements on the wire by kind, group and tag; of rows that go to experts, of which data say how many, calls alone; without
-/// the few scalars that a run agrees on before its first step.
+/// Calls, elements, bytes and elements on the wire by kind, group and tag, without the few scalars that a run agrees on before its first step.
 fn lines(v: &Value) -> BTreeMap<String, [u64; 4]> {
     let mut out: BTreeMap<String, [u64; 4]> = BTreeMap::new();
     for l in v
@@ -523,12 +521,8 @@ fn lines(v: &Value) -> BTreeMap<String, [u64; 4]> {
     {
         let key = format!("{} {} {} {}", l["kind"], l["group"], l["tag"], l["ranks"]);
         let sum = out.entry(key).or_default();
-        let known = match l["tag"] == "experts" {
-            true => 1,
-            false => 4,
-        };
         let fields = ["calls", "elements", "bytes", "wire_elements"];
-        for (sum, field) in sum.iter_mut().zip(fields).take(known) {
+        for (sum, field) in sum.iter_mut().zip(fields) {
             *sum += l[field].as_u64().expect("a count");
         }
     }

@@ -44,7 +44,7 @@ const fn canonical(name: &'static str, what: &'static str, edits: &'static [Edit
     }
 }
 
-/// All of them. The gate of a dropped token has none, since layouts draw no capacities.
+/// All of them.
 #[rustfmt::skip]
 pub const FAULTS: &[Fault] = &[
     canonical("norm-sum", "the squares of a norm are not summed over the ranks", &[
@@ -98,6 +98,11 @@ pub const FAULTS: &[Fault] = &[
         "zero/src/lower/reduce.rs",
         "on.collective(group, Traffic::Tie, vec![member]);",
         "let own = code.arg(0, [n], DType::F32);\n            if SEEDED && self.job.rank == 0 { sum(&on, &own, &own, &own); }\n            on.collective(group, Traffic::Tie, vec![member]);",
+    )]),
+    fault("dropped-gate", "a choice that finds no room in its row keeps its gate where a piece of the row has room", &[edit(
+        "tensor/src/ops/capacity.rs",
+        "change(run, op::binary::MAX, &cell, &lost)?;\n                let own",
+        "if !SEEDED { change(run, op::binary::MAX, &cell, &lost)?; }\n                let own",
     )]),
     fault("counts-once", "ranks do not exchange how many rows come for their experts", &[edit(
         "tensor/src/ops/spread.rs",
