@@ -14,5 +14,5 @@ pub mod plan;
 pub mod probed;
 pub mod stages;
 
-use crossweave_job::{self as job, model};
+use crossweave_job::{self as job, found, model};
 use crossweave_team::{backend, events, request, surroundings, train_error};

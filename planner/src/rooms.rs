@@ -19,7 +19,7 @@ pub fn rooms(spec: &RankSpec, flats: &[Flat], parts: &[Parts]) -> Result<Vec<Roo
     let mut all = flats.iter().flat_map(|f| &f.host_runs);
     if let Some((r, _)) = all.find(|(r, _)| !r.optimizer.is_elementwise()) {
         return Err(Error::Invalid(format!(
-            "the host updates what looks at one element at a time, Adam, AdamW, Lion and SGD, and {} needs whole parameters or blocks; fix: choose one of them, or set offload_optimizer.device to \"none\"",
+            "optimizer.type: the host updates what looks at one element at a time, Adam, AdamW, Lion and SGD, and {} needs whole parameters or blocks; fix: choose one of them, or set offload_optimizer.device to \"none\"",
             r.optimizer.name()
         )));
     }

@@ -12,6 +12,7 @@ mod verdict;
 
 use crate::backend::{host, open_linked};
 use crate::devices;
+use crate::found;
 use crate::gradients::{self, Reductions};
 use crate::job::{Division, Job, spec};
 use crate::layout::divided;
@@ -139,13 +140,20 @@ pub struct RankFigures {
     pub facts: Facts,
 }
 
-/// The engine of a rank on the null device.
-fn begin(plugin: &Plugin, job: &Job, dry: &Dry, rank: &RankSpec) -> Result<Engine> {
+/// The engine of a rank on the null device; what cannot be planned has its place in the config.
+fn begin(
+    plugin: &Plugin,
+    config: &Config,
+    job: &Job,
+    dry: &Dry,
+    rank: &RankSpec,
+) -> Result<Engine> {
     // A device of its own, so that the ledger counts what the engine takes and nothing of the dry run; and a board of its own, so
     // that no stage is missed by another.
     let null = plugin.with_checker(&CheckerState::default()).open(0)?;
     let units = job.units(&rank.place)?;
-    Ok(rehearsal(&null, units, rank, dry)?)
+    let engine = rehearsal(&null, units, rank, dry).map_err(TrainError::from);
+    found::at(config, "zero_optimization", engine)
 }
 
 /// The same rank with everything on its device but kept inputs.
@@ -162,14 +170,14 @@ fn without_offload(mut rank: RankSpec) -> RankSpec {
 /// # Errors
 /// A config that is wrong; a job that cannot be planned.
 fn needed(request: &Request, config: Config, ranks: u64, device: &devices::Chosen) -> Result<u64> {
-    let job = request.sizes(config, ranks)?;
+    let job = request.sizes(config.clone(), ranks)?;
     let plugin = null(request, ranks)?;
     let own = job.place(0);
     let (dry, division) = divided(&plugin.open(0)?, &job, &own)?;
     let mut most = 0;
     for stage in 0..own.length(Axis::Pp) {
         let rank = spec(&job, &division, own.stage(stage));
-        let mut engine = begin(&plugin, &job, &dry, &rank)?;
+        let mut engine = begin(&plugin, &config, &job, &dry, &rank)?;
         let counted = crossweave_engine::predict(&mut engine)?;
         most = most.max(remedies::needed(&counted, device));
     }
@@ -183,11 +191,11 @@ fn needed(request: &Request, config: Config, ranks: u64, device: &devices::Chose
 pub fn program(request: &Request, what: &Planning) -> Result<String> {
     let config = request.load()?;
     let (ranks, _) = ranks_and_device(request, &config, what)?;
-    let job = request.sizes(config, ranks)?;
+    let job = request.sizes(config.clone(), ranks)?;
     let plugin = null(request, ranks)?;
     let own = place(what, &job, ranks)?;
     let (dry, division) = divided(&plugin.open(0)?, &job, &own)?;
-    let engine = begin(&plugin, &job, &dry, &spec(&job, &division, own))?;
+    let engine = begin(&plugin, &config, &job, &dry, &spec(&job, &division, own))?;
     Ok(engine.program_text())
 }
 
@@ -238,6 +246,7 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
     let clock = Clock::of((&job, &own), sizes, &known, &what.costs)?;
     let rehearsed = Rehearsed {
         plugin: &plugin,
+        config: &config,
         dry: &dry,
         division: &division,
         job: &job,
@@ -308,6 +317,7 @@ pub fn plan(request: &Request, what: &Planning) -> Result<Planned> {
 /// A job whose ranks are rehearsed.
 struct Rehearsed<'a> {
     plugin: &'a Plugin,
+    config: &'a Config,
     dry: &'a Dry,
     division: &'a Division,
     job: &'a Job,
@@ -321,7 +331,7 @@ impl Rehearsed<'_> {
         place: Place,
     ) -> Result<(RankFigures, verdict::Rank<'a>)> {
         let (job, settings) = (self.job, &self.job.resolved.settings);
-        let begin = |rank: &RankSpec| begin(self.plugin, job, self.dry, rank);
+        let begin = |rank: &RankSpec| begin(self.plugin, self.config, job, self.dry, rank);
         let spec = spec(job, self.division, place);
         let mut engine = begin(&spec)?;
         let peak = crossweave_plan::check(engine.plan(), engine.facts())

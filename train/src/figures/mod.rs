@@ -10,7 +10,7 @@ pub use crossweave_figures::{devices, estimate, explain, plan, probed};
 mod tests {
     use super::estimate::{Estimation, Hardware, Home, Ranks, Training, estimate};
     use super::explain::{PeakRates, explain};
-    use super::plan::{Planning, plan};
+    use super::plan::{Planning, plan, program};
     use super::*;
     use crate::events::Unwatched;
     use crate::ranks::Ranks as RanksOfJob;
@@ -109,6 +109,23 @@ mod tests {
             why.to_string().contains("the job has ranks 0 to 1"),
             "{why}"
         );
+    }
+
+    #[test]
+    fn what_cannot_be_planned_has_its_place_in_the_config() {
+        let offload = "zero_optimization.offload_optimizer.device=cpu";
+        let lamb = request(
+            &["optimizer.type=Lamb", "zero_optimization.stage=1", offload],
+            2,
+        );
+        let whys = [
+            plan(&lamb, &on_a100()).map(drop).unwrap_err(),
+            program(&lamb, &on_a100()).map(drop).unwrap_err(),
+        ];
+        for why in whys.map(|e| e.to_string()) {
+            let placed = "optimizer.type: the host updates what looks at one element";
+            assert!(why.contains(placed), "{why}");
+        }
     }
 
     #[test]

@@ -130,7 +130,7 @@ pub const AXES: &[Axis] = &[
         c("AdamW", &[("optimizer", r#"{"type": "AdamW", "params": {"lr": 3e-3, "eps": 1e-3, "weight_decay": 0.1}}"#)]),
         c("Lion", &[("optimizer", r#"{"type": "Lion", "params": {"lr": 1e-4}}"#)]),
         c("LAMB", &[("optimizer", r#"{"type": "Lamb", "params": {"lr": 3e-3, "eps": 1e-3}}"#)]),
-        c("Adafactor", &[("optimizer", r#"{"type": "Adafactor", "params": {"lr": 3e-3, "relative_step": false}}"#)]),
+        c("Adafactor", &[("optimizer", r#"{"type": "Adafactor", "params": {"lr": 3e-3, "relative_step": false, "eps": [1e-6, 1e-3]}}"#)]),
         c("Muon", &[("optimizer", r#"{"type": "Muon", "params": {"lr": 3e-3, "adam_lr": 1e-3, "eps": 1e-3}}"#)]),
         c("8 bits", &[("optimizer", r#"{"type": "AdamW8bit", "params": {"lr": 3e-3, "eps": 1e-3}}"#)]),
     ]),

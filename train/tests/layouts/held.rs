@@ -22,8 +22,8 @@ const HUNG: Duration = Duration::from_secs(120);
 /// place of its last digit does.
 const MOST: f64 = 1e-5;
 const ROUNDINGS: f64 = 8.0;
-/// In 16 bits, so often what one rank is away from its run in f32. Moments of 8 bits are held by the same: blocks of 256 share a scale and begin where a
-/// rank's slice does, so that on other slices each moment is rounded by another scale, and both runs are as far from moments of 32 bits.
+/// In 16 bits, so often what one rank is away from its run in f32. Moments of 8 bits are held by their distance from moments of 32 bits, too: blocks of 256
+/// share a scale and begin where a rank's slice does, so that on other slices each moment is rounded by another scale.
 const HALVES: f64 = 4.0;
 /// Where weights are gathered in 8 bits, of losses alone: a norm behind nearly nothing makes much of its input's rounding. And where gradients of
 /// f32 travel in 16.
@@ -359,9 +359,13 @@ impl Lab {
         // By chance one of them may be near: losses of training and of validation are of one kind.
         let losses = of.0[0].max(of.0[2]);
         let of = Far([losses, of.0[1], losses, of.0[3]]);
-        let times = match rounded {
-            // Of a matrix that is nearly orthogonal already a small part is its rounding.
-            true if !l.is("optimizer", "Muon") && !l.on("sums") => HALVES,
+        let times = match (l.pick("optimizer"), l.on("sums")) {
+            // Both are far from what has 32 bits, each by its own blocks, and what that does to a loss may by chance be little.
+            ("8 bits", _) => 2.0 * ROUNDINGS,
+            // Of a matrix that is nearly orthogonal already a small part is its rounding; sums of 16 bits round once more with each micro-batch.
+            ("Muon", true) => 2.0 * ROUNDINGS,
+            ("Muon", false) | (_, true) => ROUNDINGS,
+            _ if rounded => HALVES,
             _ => ROUNDINGS,
         };
         let most = match () {
