@@ -224,9 +224,10 @@ impl RankSpec {
     }
 
     /// Returns true if the gradient of a micro-batch is a slice on each rank, or leaves for the host: at stages 2 and 3, and beside an
-    /// offloaded optimizer at stage 1 and on one rank.
+    /// offloaded optimizer at stage 1 and where every parameter, those of experts too, is one rank's.
     fn may_reduce_each(&self) -> bool {
-        let leaves = self.zero.stage == ZeroStage::One || self.data_ranks() == 1;
+        let alone = self.data_ranks() == 1 && self.place.length(Axis::Edp) == 1;
+        let leaves = self.zero.stage == ZeroStage::One || alone;
         self.zero.stage >= ZeroStage::Two || leaves && self.offloads_optimizer()
     }
 

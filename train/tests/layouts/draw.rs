@@ -368,6 +368,22 @@ impl Draws {
         (if first { one } else { other }) as u8
     }
 
+    /// The layout with a choice that was seen least of all, where it goes with these axes.
+    fn rare(&mut self, l: Layout, fixed: &[usize]) -> Layout {
+        let rows = self.seen.choices.iter().enumerate();
+        let others =
+            rows.flat_map(|(axis, row)| (1..row.len()).map(move |pick| (row[pick], axis, pick)));
+        let others: Vec<_> = others
+            .filter(|(_, axis, _)| !fixed.contains(axis))
+            .collect();
+        let least = others.iter().map(|o| o.0).min();
+        let rarest: Vec<_> = others.into_iter().filter(|o| Some(o.0) == least).collect();
+        let (_, axis, pick) = self.dice.of(&rarest);
+        let turned = l.turned(axis, pick as u8, &mut self.dice);
+        let kept = |t: &Layout| fixed.iter().all(|i| t.picks[*i] == l.picks[*i]) && t.goes();
+        turned.filter(kept).unwrap_or(l)
+    }
+
     /// Times of ten that an axis is drawn beside those that a layout has: more where few were seen together.
     fn tenths(&self, axis: usize, fixed: &[usize]) -> u64 {
         let pairs = fixed.iter().filter(|f| **f != axis);
@@ -431,6 +447,11 @@ impl Draws {
             }
             let Some(begun) = begun.filter(Layout::goes) else {
                 continue;
+            };
+            let fixed: Vec<usize> = begun.axes().collect();
+            let begun = match self.dice.roll(2) {
+                0 => self.rare(begun, &fixed),
+                _ => begun,
             };
             let fixed: Vec<usize> = begun.axes().collect();
             // Fewer ranks take less time, and show as much.

@@ -358,9 +358,16 @@ impl Lab {
         }
         // By chance one of them may be near: losses of training and of validation are of one kind.
         let losses = of.0[0].max(of.0[2]);
-        let of = Far([losses, of.0[1], losses, of.0[3]]);
+        let of = match l.is("optimizer", "8 bits") {
+            false => Far([losses, of.0[1], losses, of.0[3]]),
+            // Parameters are far from those of 32 bits, and what that does to one figure may by chance be little.
+            true => {
+                let figures = losses.max(of.0[1]);
+                Far([figures, figures, figures, of.0[3]])
+            }
+        };
         let times = match (l.pick("optimizer"), l.on("sums")) {
-            // Both are far from what has 32 bits, each by its own blocks, and what that does to a loss may by chance be little.
+            // Both are far from what has 32 bits, each by its own blocks.
             ("8 bits", _) => 2.0 * ROUNDINGS,
             // Of a matrix that is nearly orthogonal already a small part is its rounding; sums of 16 bits round once more with each micro-batch.
             ("Muon", true) => 2.0 * ROUNDINGS,

@@ -172,6 +172,17 @@ fn drawn_layouts_train_as_one_rank() {
     assert!(by_bits > 2 && planned > 4, "{by_bits} {planned}");
 }
 
+/// What the sweeps found, each made smaller: experts that ranks share at stage 0, whose other parameters are one rank's, beside a host that updates.
+#[test]
+fn layouts_that_have_failed_hold() {
+    let mut lab = Lab::new(1);
+    for words in ["experts 4, tp 2, etp 1, offload host"] {
+        if let Err(f) = lab.hold(&Layout::parse(words)) {
+            panic!("{words}: {f:?}");
+        }
+    }
+}
+
 #[test]
 #[ignore = "minutes: cargo xtask fuzz-layouts"]
 fn sweep() {
