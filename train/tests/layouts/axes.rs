@@ -162,7 +162,7 @@ pub const AXES: &[Axis] = &[
     axis("pp", Of::Mesh, &[c("1", &[]), c("2", &[("mesh.pp", "2")]), c("3", &[("mesh.pp", "3")]), c("4", &[("mesh.pp", "4")])]),
     axis("schedule", Of::Way, &[
         c("1f1b", &[]), with(STAGES, "gpipe", &[("mesh.pp_schedule", "\"gpipe\"")]), with(STAGES, "interleaved", &[("mesh.pp_schedule", "\"interleaved\"")]),
-        with(STAGES, "3 runs", &[("mesh.pp_schedule", "\"interleaved\""), ("mesh.pp_chunks", "3")]), with(STAGES, "zb-h1", &[("mesh.pp_schedule", "\"zb-h1\"")]),
+        with(&[("pp", &["2"]), ("layers", &["4"])], "3 runs", &[("mesh.pp_schedule", "\"interleaved\""), ("mesh.pp_chunks", "3")]), with(STAGES, "zb-h1", &[("mesh.pp_schedule", "\"zb-h1\"")]),
         with(STAGES, "zbv", &[("mesh.pp_schedule", "\"zbv\"")]), with(STAGES, "dualpipev", &[("mesh.pp_schedule", "\"dualpipev\"")]),
     ]),
     axis("division", Of::Way, &[c("even", &[]), with(STAGES, "uneven", &[])]),

@@ -314,6 +314,8 @@ pub struct Draws {
 pub const TRIES: u32 = 200;
 /// Two axes that were seen together less often are drawn together more.
 pub const FEW: u64 = 10;
+/// Choices of which one is drawn beside them, the least seen.
+const RARE: usize = 8;
 
 impl Draws {
     pub fn new(seed: u64, always: Layout) -> Draws {
@@ -368,18 +370,16 @@ impl Draws {
         (if first { one } else { other }) as u8
     }
 
-    /// The layout with a choice that was seen least of all, where it goes with these axes.
+    /// The layout with one of the choices that were seen least, where it goes with these axes.
     fn rare(&mut self, l: Layout, fixed: &[usize]) -> Layout {
         let rows = self.seen.choices.iter().enumerate();
-        let others =
-            rows.flat_map(|(axis, row)| (1..row.len()).map(move |pick| (row[pick], axis, pick)));
-        let others: Vec<_> = others
-            .filter(|(_, axis, _)| !fixed.contains(axis))
-            .collect();
-        let least = others.iter().map(|o| o.0).min();
-        let rarest: Vec<_> = others.into_iter().filter(|o| Some(o.0) == least).collect();
-        let (_, axis, pick) = self.dice.of(&rarest);
-        let turned = l.turned(axis, pick as u8, &mut self.dice);
+        let others = rows
+            .flat_map(|(axis, row)| (1..row.len()).map(move |pick| (row[pick], axis, pick as u8)));
+        let mut others: Vec<_> = others.filter(|o| !fixed.contains(&o.1)).collect();
+        others.sort_unstable();
+        others.truncate(RARE);
+        let (_, axis, pick) = self.dice.of(&others);
+        let turned = l.turned(axis, pick, &mut self.dice);
         let kept = |t: &Layout| fixed.iter().all(|i| t.picks[*i] == l.picks[*i]) && t.goes();
         turned.filter(kept).unwrap_or(l)
     }
