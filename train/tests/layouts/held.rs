@@ -24,7 +24,7 @@ const MOST: f64 = 1e-5;
 const ROUNDINGS: f64 = 8.0;
 /// In 16 bits, so often what one rank is away from its run in f32. Moments of 8 bits are held by their distance from moments of 32 bits, too: blocks of 256
 /// share a scale and begin where a rank's slice does, so that on other slices each moment is rounded by another scale.
-const HALVES: f64 = 4.0;
+const HALVES: f64 = 6.0;
 /// Where weights are gathered in 8 bits, of losses alone: a norm behind nearly nothing makes much of its input's rounding. And where gradients of
 /// f32 travel in 16.
 const QUANTIZED: [f64; 4] = [0.01, f64::INFINITY, 0.01, f64::INFINITY];
@@ -583,7 +583,8 @@ fn twin(l: &Layout) -> Option<Layout> {
             // The host adds up in f32, and of pieces of rows what ranks have summed.
             || (each && offloads && (leg.on("sums") || leg.on("tp")))
             || leg.on("quantized")
-            || (leg.on("pp") && tied(&leg))
+            // T5 looks up tokens twice in one table.
+            || (leg.on("pp") && (tied(&leg) || l.is("family", "t5")))
             || (leg.on("order") && (leg.on("tp") || leg.on("cp")))
             // Ranks that share experts are others than those that share layers.
             || (leg.on("experts") && (leg.on("tp") || leg.on("ep")));

@@ -172,11 +172,15 @@ fn drawn_layouts_train_as_one_rank() {
     assert!(by_bits > 2 && planned > 4, "{by_bits} {planned}");
 }
 
-/// What the sweeps found, each made smaller: experts that ranks share at stage 0, whose other parameters are one rank's, beside a host that updates.
+/// What the sweeps found, each made smaller: experts that ranks share at stage 0, whose other parameters are one rank's, beside a host that updates;
+/// adapters of a layer that is frozen as a whole, whose base alone comes from the host.
 #[test]
 fn layouts_that_have_failed_hold() {
     let mut lab = Lab::new(1);
-    for words in ["experts 4, tp 2, etp 1, offload host"] {
+    for words in [
+        "experts 4, tp 2, etp 1, offload host",
+        "adapters chosen, groups frozen, zero 3, offload parameters",
+    ] {
         if let Err(f) = lab.hold(&Layout::parse(words)) {
             panic!("{words}: {f:?}");
         }

@@ -229,10 +229,13 @@ impl Flat {
         let base = self.base_is_sharded() && self.base.numel() > 0;
         self.place.residency != Residency::Resident && (self.layout.padded() > 0 || base)
     }
-    /// Whether what is owned is shown as the whole: of a rank alone that holds its values only.
+    /// Whether what is owned is shown as the whole: of a rank alone that holds its values only, and in one piece. Where nothing of a unit trains the host
+    /// has its base alone.
     pub fn shown(&self) -> bool {
         let p = &self.place;
-        p.residency == Residency::Transient && p.compute == DType::F32 && p.ranks == 1
+        let alone = p.residency == Residency::Transient && p.ranks == 1;
+        let apart = self.base_comes() > 0 && self.host < self.owned_len();
+        alone && p.compute == DType::F32 && !apart
     }
     /// Whether a 16-bit copy of all parameters stays beside the values, which the update keeps current.
     pub fn copied(&self) -> bool {

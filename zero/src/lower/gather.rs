@@ -312,8 +312,16 @@ impl Params<'_> {
         let shard = shard.filter(|_| f.host > 0);
         let on = code.on(self.job.gather);
         if dtype == DType::F32 {
-            let held = shard.filter(|_| f.place.away).or(value);
-            return held.map_or(slice, |i| code.arg(i, [owned], dtype));
+            let Some(held) = shard.filter(|_| f.place.away).or(value) else {
+                return slice;
+            };
+            let held = code.arg(held, [owned], dtype);
+            // It travels from where it is, or is in its place; a rank alone, which shows nothing as the whole, puts it there.
+            if f.place.ranks > 1 || f.place.residency != Residency::Transient {
+                return held;
+            }
+            on.copy(&slice, &held);
+            return slice;
         }
         // What the host updates lies in 16 bits already; the rest is cast from its values.
         if let Some(i) = shard {
