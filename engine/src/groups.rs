@@ -5,8 +5,8 @@ use crossweave_mesh::{Axis, Channel, GroupKey, Mesh, Part};
 use crossweave_tensor::ops::balance::COUNTS;
 use crossweave_tensor::ops::capacity::CHOICES;
 use crossweave_tensor::{
-    Exchange, Groups, Lane, Link, Numbers, Result, Run, Tensor, check_exchange, read_numbers,
-    shape_error,
+    Error, Exchange, Groups, Lane, Link, Numbers, Result, Run, Tensor, check_exchange,
+    read_numbers, shape_error, without_room,
 };
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -37,6 +37,8 @@ pub struct MeshGroups {
     /// Numbers that the block was given, those of a forward before this one among them, and how many of them it has asked for.
     answers: RefCell<Answers>,
     asked: Cell<usize>,
+    /// Rows that have come to the experts of the block that runs, and as many as would have if all ranks had as many.
+    came: Cell<Option<[u64; 2]>>,
     /// Nothing is computed: numbers that follow from data are planned ones.
     rehearses: Cell<bool>,
     beside: Option<Beside>,
@@ -61,6 +63,7 @@ impl MeshGroups {
             unit: Cell::new(0),
             answers: RefCell::default(),
             asked: Cell::new(0),
+            came: Cell::default(),
             rehearses: Cell::new(false),
             beside: None,
         }
@@ -100,6 +103,7 @@ impl MeshGroups {
             _ => LAYERS,
         });
         self.unit.set(u);
+        self.came.set(None);
         self.answers.replace(answers);
         self.asked.set(0);
     }
@@ -112,6 +116,14 @@ impl MeshGroups {
     /// From now on nothing is read of the device.
     pub(crate) fn rehearse(&self) {
         self.rehearses.set(true);
+    }
+
+    /// An error of the block that runs; where the device has no memory, with the rows that have come to its experts.
+    pub(crate) fn with_rows(&self, e: Error) -> Error {
+        match (self.came.get(), self.units.get(self.unit.get())) {
+            (Some(rows), Some(name)) => without_room(e, name, rows),
+            _ => e,
+        }
     }
 
     fn tag(&self, on: &Link) -> CommTag {
@@ -235,12 +247,14 @@ impl Groups for MeshGroups {
                 all
             }
         };
-        let unit = self.units.get(self.unit.get()).cloned();
         Ok(Numbers {
             all,
             planned: self.rehearses.get(),
-            unit: unit.unwrap_or_default(),
         })
+    }
+
+    fn came(&self, rows: [u64; 2]) {
+        self.came.set(Some(rows));
     }
 
     fn beside(&self) -> bool {

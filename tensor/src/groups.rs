@@ -1,8 +1,9 @@
 //! The groups of ranks with which a block communicates: those of a rank alone, and those of a dry run.
 
-use crate::error::{Result, shape_error};
+use crate::error::{Error, Result, shape_error};
 use crate::exchange::{Exchange, Lane, Link, Said, check_exchange};
 use crate::{Run, Tensor};
+use crossweave_hal::Code;
 use crossweave_hal::abi::op;
 use crossweave_mesh::{Axis, Place};
 use std::cell::RefCell;
@@ -15,8 +16,6 @@ pub struct Numbers {
     pub all: Arc<[i32]>,
     /// They are those of a plan: nothing was read, and there is to be room for more.
     pub planned: bool,
-    /// The name of the unit that asked, where it is known.
-    pub unit: Arc<str>,
 }
 
 /// Reads i32 numbers from the device; the host waits for them, and other streams go on.
@@ -28,6 +27,20 @@ pub fn read_numbers(run: &Run<'_>, t: &Tensor) -> Result<Arc<[i32]>> {
     run.stream().read(t.region(), &mut bytes)?;
     let words = bytes.as_chunks::<4>().0.iter();
     Ok(words.map(|w| i32::from_le_bytes(*w)).collect())
+}
+
+/// The error of a block of a unit to whose experts so many rows have come, where as many would if all ranks had as many: of a device without memory these are said.
+pub fn without_room(e: Error, unit: &str, [came, even]: [u64; 2]) -> Error {
+    match e {
+        Error::Hal(mut e) if e.code == Code::Oom => {
+            e.message = format!(
+                "{unit}: {came} rows have come to the experts of this rank, where {even} would if all had as many: {}; fix: smaller micro-batches, or a larger coefficient of the balance",
+                e.message
+            );
+            Error::Hal(e)
+        }
+        e => e,
+    }
 }
 
 /// The groups of ranks with which a block communicates, by mesh axis. A group of one is a real group.
@@ -67,9 +80,11 @@ pub trait Groups {
         Ok(Numbers {
             all: read_numbers(run, &make()?)?,
             planned: false,
-            unit: Arc::default(),
         })
     }
+    /// Is given, before rows of experts are moved, how many come to this rank and how many would if all ranks had as many: what is said where a device has no
+    /// memory for them.
+    fn came(&self, _rows: [u64; 2]) {}
     /// Sums `t` over an axis in place.
     ///
     /// # Errors
@@ -202,7 +217,6 @@ impl Groups for Rehearsed {
         Ok(Numbers {
             all: planned().into(),
             planned: true,
-            unit: Arc::default(),
         })
     }
 

@@ -35,7 +35,7 @@ pub use decompose::Decompositions;
 pub use env::{Batch, Env, GradSink, IGNORED, RngKey};
 pub use error::{Error, Result, shape_error};
 pub use exchange::{Exchange, Lane, Link, Peer, Said, check_exchange};
-pub use groups::{Groups, NoGroups, Numbers, Rehearsed, read_numbers};
+pub use groups::{Groups, NoGroups, Numbers, Rehearsed, read_numbers, without_room};
 pub use ops::activation::Activation;
 pub use ops::attention::{AttentionExtras, AttentionSpec};
 pub use ops::balance::Scope;

@@ -333,6 +333,38 @@ fn room_for_rows_is_planned_by_its_key() {
     job().set("mesh.ep_room=0.5").refused(&["mesh.ep_room"]);
 }
 
+/// Where a device has no memory for the rows that come, forward or backward, the error has the layer, the rank and the rows.
+#[test]
+fn rows_that_find_no_memory_are_named() {
+    // Faults of one device: a linked back end has the devices that the first job of a process asks for.
+    crossweave_tests::in_own_process!();
+    let s = Scratch::new();
+    // Of layers with experts there are two, of two products each: four forward, and as many of gradients of rows backward.
+    for (k, (fault, layer)) in [
+        ("collective:all_to_all_v:1:oom@1", "model.layers.1"),
+        ("launch:grouped_matmul:1:oom@1", "model.layers.1"),
+        ("launch:grouped_matmul:5:oom@1", "model.layers.3"),
+        ("launch:grouped_matmul:8:oom@1", "model.layers.1"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let job = s.job_of(config(qwen(), 2)).ranks(2).set("mesh.ep=2");
+        let tried = job
+            .layer(&format!("fault={fault}"))
+            .tried(&format!("never-{k}"));
+        let said = tried.expect_err(fault).to_string();
+        for part in [
+            "rank 1",
+            layer,
+            " rows have come to the experts of this rank, where 48 would if all had as many",
+            "fix: smaller micro-batches",
+        ] {
+            assert!(said.contains(part), "{fault}: {part}: {said}");
+        }
+    }
+}
+
 /// Moments of experts have been left behind, or were taken from the experts of other ranks, where a checkpoint was converted for other ranks
 /// (deepspeedai/DeepSpeed#8147). Here every element of every state is converted as it is, and goes on with its expert over any mesh.
 #[test]

@@ -84,7 +84,8 @@ impl Engine {
         let vars: Vec<_> = ins.into_iter().map(|t| cx.input(t)).collect();
         let out = self.blocks.units[u]
             .block
-            .forward(&mut cx, Flow(vars.clone()))?;
+            .forward(&mut cx, Flow(vars.clone()))
+            .map_err(|e| self.groups.with_rows(e))?;
         let outs = out
             .0
             .iter()

@@ -297,7 +297,8 @@ impl Engine {
                     let mem = self.machine.memory_of(f, call, slot)?;
                     wholes.extend(self.machine.buffer(mem).cloned());
                 }
-                self.backward((u, m, part), &data[m], first, (&wholes, adds))?;
+                let done = self.backward((u, m, part), &data[m], first, (&wholes, adds));
+                done.map_err(|e| self.groups.with_rows(e))?;
             }
         }
         Ok(())

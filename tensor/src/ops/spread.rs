@@ -17,13 +17,13 @@ use super::launch::{gather, sum};
 use super::routing::{Grouped, Routing};
 use super::slots::Slots;
 use crate::env::Env;
-use crate::error::{Error, Result, shape_error};
+use crate::error::{Result, shape_error};
 use crate::exchange::{Exchange, Link};
 use crate::groups::Numbers;
 use crate::spmd::{AXES, Check, Spmd, Ty};
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Run, Tensor};
-use crossweave_hal::{Code, Counts, DType};
+use crossweave_hal::{Counts, DType};
 use crossweave_mesh::{Axis, AxisSet};
 use std::sync::Arc;
 
@@ -56,8 +56,6 @@ enum Ways {
 }
 
 struct Counted {
-    /// The name of the unit.
-    unit: Arc<str>,
     /// Rows of this rank's tokens.
     own: u64,
     /// To and from the ranks that have other experts; none where there is one.
@@ -66,8 +64,8 @@ struct Counted {
     parts: Option<Leg>,
     /// Rows that there is room for where experts work on them.
     room: u64,
-    /// Rows that have come there.
-    came: u64,
+    /// Rows that have come there, and as many as would have if all ranks had as many.
+    came: [u64; 2],
     /// The row at each place in the order of experts, and the place of each row, i32 `[room]`.
     tables: [Tensor; 2],
 }
@@ -240,7 +238,7 @@ impl Spread {
             let come = here.iter().copied().cycle().take((e * parts) as usize);
             mine.iter().copied().chain(come).collect()
         };
-        let Numbers { all, planned, unit } = env.groups.numbers(run, &make, &planned)?;
+        let Numbers { all, planned } = env.groups.numbers(run, &make, &planned)?;
         let rows = match all.split_at_checked(e as usize) {
             Some((own, come)) if come.len() as u64 == e * parts => Rows {
                 own,
@@ -267,9 +265,9 @@ impl Spread {
         let all_parts = [own * parts, most * parts];
         let of_parts = (parts > 1).then(|| leg(Axis::Etp, rows.parts(), all_parts));
         let room = of_parts.as_ref().or(there.as_ref()).map_or(own, |l| l.room);
-        let came = total(rows.come);
-        let made = upload(run, &rows.tables(room as usize));
-        let made = made.map_err(|e| full(e, &unit, [came, own * parts]))?;
+        let came = [total(rows.come), own * parts];
+        env.groups.came(came);
+        let made = upload(run, &rows.tables(room as usize))?;
         let [row_at, place_of, ends] = <[Tensor; 3]>::try_from(made)
             .or_else(|_| shape_error("experts over ranks: tables went missing"))?;
         Ok(Spread {
@@ -280,7 +278,6 @@ impl Spread {
             },
             own,
             ways: Ways::Counted(Arc::new(Counted {
-                unit,
                 own,
                 there,
                 parts: of_parts,
@@ -304,12 +301,11 @@ impl Spread {
             (Ways::Fixed(slots), Way::Back) => return slots.back(env, &dense(env, x)?),
             (Ways::Counted(ways), _) => ways,
         };
-        let made = match way {
+        env.groups.came(ways.came);
+        match way {
             Way::There => ways.there(env, x),
             Way::Back => ways.back(env, x),
-        };
-        let parts = u64::from(env.groups.size(Axis::Etp));
-        made.map_err(|e| full(e, &ways.unit, [ways.came, ways.own * parts]))
+        }
     }
 }
 
@@ -480,20 +476,6 @@ fn dense(env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
     let y = env.run.empty(*x.shape(), x.dtype())?;
     add::copy(env, &y, x)?;
     Ok(y)
-}
-
-/// The device has no room for the rows that came.
-fn full(e: Error, unit: &str, [came, own]: [u64; 2]) -> Error {
-    match e {
-        Error::Hal(mut e) if e.code == Code::Oom => {
-            e.message = format!(
-                "{unit}: {came} rows have come to the experts of this rank, where {own} would if all had as many: {}; fix: smaller micro-batches, or a larger coefficient of the balance",
-                e.message
-            );
-            Error::Hal(e)
-        }
-        e => e,
-    }
 }
 
 impl Spread {
