@@ -5,6 +5,7 @@ mod attendance;
 mod blocks;
 mod control_flow;
 pub mod crashes;
+mod dispatch;
 mod endings;
 mod misuse;
 mod order;
@@ -16,7 +17,7 @@ mod timing;
 use crate::parallel_bugs::bug::Bug;
 
 /// Every file but the crashes, which have limits of their own.
-const FAMILIES: [&[Bug]; 11] = [
+const FAMILIES: [&[Bug]; 12] = [
     order::BUGS,
     arguments::BUGS,
     attendance::BUGS,
@@ -28,6 +29,7 @@ const FAMILIES: [&[Bug]; 11] = [
     timing::BUGS,
     blocks::BUGS,
     rings::BUGS,
+    dispatch::BUGS,
 ];
 
 /// Every bug.
@@ -63,6 +65,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("order.rs", include_str!("order.rs")),
     ("blocks.rs", include_str!("blocks.rs")),
     ("rings.rs", include_str!("rings.rs")),
+    ("dispatch.rs", include_str!("dispatch.rs")),
     ("arguments.rs", include_str!("arguments.rs")),
     ("attendance.rs", include_str!("attendance.rs")),
     ("point_to_point.rs", include_str!("point_to_point.rs")),
