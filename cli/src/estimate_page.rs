@@ -25,7 +25,7 @@ pub fn of_experts(m: &ModelWithExperts) -> String {
         false => "in place of their MLP",
     };
     format!(
-        "{}: {} parameters in {} layers x {} ({} published)\n  dense {}, experts {}: layers with {} of them, {kind}\n  {:.2} times fewer than {} ({})\nExperts are counted only: none are trained here.",
+        "{}: {} parameters in {} layers x {} ({} published)\n  dense {}, experts {}: layers with {} of them, {kind}\n  {:.2} times fewer than {} ({})\nParameters alone: what ranks hold and send is estimated of a config.",
         m.model.name,
         m.model.params,
         m.model.layers,
@@ -136,7 +136,7 @@ fn mesh(o: &mut String, ranks: u64, m: &CutMesh) -> Result {
     let axes: Vec<String> = long.map(|(a, n)| format!("{a} {n}")).collect();
     writeln!(
         o,
-        "\n{ranks} ranks, {}: a rank{} has {} layers and {} of the parameters; ZeRO shards over dp",
+        "\n{ranks} ranks, {}: a rank{} has {} layers and {} of the parameters; ZeRO shards over dp{}",
         axes.join(" x "),
         if m.pp > 1 {
             " of the fullest stage"
@@ -144,7 +144,8 @@ fn mesh(o: &mut String, ranks: u64, m: &CutMesh) -> Result {
             ""
         },
         m.layers_on_a_rank,
-        show_count(m.params_on_a_rank as f64)
+        show_count(m.params_on_a_rank as f64),
+        m.beside()
     )
 }
 

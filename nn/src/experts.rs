@@ -33,6 +33,20 @@ fn scope(over: Tokens) -> Scope {
     }
 }
 
+/// The room that experts have for choices, as ops have it; none where they take all.
+pub fn room_of(e: &desc::Experts) -> Option<Capacity> {
+    e.capacity.map(|c| Capacity {
+        over: scope(c.over),
+        factor: c.factor,
+        least: c.least,
+        first: match c.by_probability {
+            true => Priority::Probability,
+            false => Priority::Position,
+        },
+        renormalizes: c.renormalizes,
+    })
+}
+
 /// A unit that holds the stacks of a layer's experts.
 struct Stacks;
 
@@ -152,16 +166,7 @@ impl Experts {
             chosen: e.chosen,
             whole: e.whole,
             apart,
-            capacity: e.capacity.map(|c| Capacity {
-                over: scope(c.over),
-                factor: c.factor,
-                least: c.least,
-                first: match c.by_probability {
-                    true => Priority::Probability,
-                    false => Priority::Position,
-                },
-                renormalizes: c.renormalizes,
-            }),
+            capacity: room_of(e),
             room: e.room,
             width: e.width / u64::from(place.length(Axis::Etp)),
             between,

@@ -22,6 +22,7 @@ pub use crossweave_family::{
 };
 pub use distill::Distill;
 use distill::Role;
+pub use experts::room_of;
 pub use lora::{Adapters, Lora, LoraError, Targets};
 pub use vision::still;
 

@@ -267,6 +267,130 @@ fn parallel_layers_and_shared_heads_are_estimated_as_they_are_planned() {
     }
 }
 
+/// Experts over ranks: of each kind of parameters what its own ranks leave a rank, and over each axis what a plan has where all experts get as many rows.
+#[test]
+fn experts_over_ranks_are_estimated_as_they_are_planned() {
+    let s = Scratch::new();
+    let qwen = || {
+        json!({"family": "qwen3_moe", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32,
+            "num_experts": 8, "num_experts_per_tok": 2, "decoder_sparse_step": 2, "num_hidden_layers": 4, "num_attention_heads": 8,
+            "num_key_value_heads": 4, "head_dim": 8, "max_position_embeddings": 64})
+    };
+    let llama = |moe: Value| {
+        json!({"family": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+            "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 64, "moe": moe})
+    };
+    let residual = || llama(json!({"experts": "0,8,0,8", "residual": true, "width": 32}));
+    let by_rows = || llama(json!({"experts": 8, "capacity_factor": 1.5, "width": 32}));
+    let together = || {
+        llama(
+            json!({"experts": 8, "capacity_factor": 1.5, "width": 32, "capacity_scope": "micro_batch", "priority": "position",
+            "aux_loss_scope": "micro_batch"}),
+        )
+    };
+    let cases: [(Value, u64, Value, u64, bool); 11] = [
+        (qwen(), 4, json!({"ep": 2}), 0, false),
+        (qwen(), 8, json!({"ep": 4}), 3, true),
+        (residual(), 4, json!({"ep": 4}), 2, false),
+        (by_rows(), 4, json!({"ep": 2}), 1, true),
+        (qwen(), 8, json!({"tp": 2, "ep": 4, "etp": 1}), 1, false),
+        (residual(), 8, json!({"tp": 2, "ep": 2}), 3, true),
+        (by_rows(), 8, json!({"tp": 2, "ep": 2}), 2, false),
+        (
+            together(),
+            8,
+            json!({"tp": 2, "cp": 2, "ep": 2, "etp": 1}),
+            0,
+            true,
+        ),
+        (qwen(), 4, json!({"tp": 2, "etp": 1}), 2, false),
+        (by_rows(), 4, json!({"cp": 2, "ep": 2}), 3, false),
+        (qwen(), 4, json!({"ep": 2, "pp": 2}), 1, false),
+    ];
+    for (mut model, ranks, mesh, stage, full) in cases {
+        let what = format!("{model}, {ranks} ranks, {mesh}, stage {stage}, {full}");
+        let length = |axis: &str| mesh[axis].as_u64().unwrap_or(1);
+        model["recompute"] = json!(if full { "full" } else { "none" });
+        let config = json!({"model": model, "data": {"train": "corpus/*.txt", "seq_len": 64}, "run": {"steps": 10}, "mesh": mesh,
+            "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": stage},
+            "bf16": {"enabled": stage % 2 == 1}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}});
+        s.write("job.json", config.to_string());
+        let e = s.estimate("job.json", Some(ranks), None);
+        let p = s.job("job.json").ranks(ranks).plan();
+        let number = |v: &Value| v.as_f64().expect("a number");
+        // What is shared by which ranks.
+        let experts = &e["mesh"]["experts"];
+        let [ep, etp] = [length("ep"), mesh["etp"].as_u64().unwrap_or(length("tp"))];
+        let edp = ranks / length("pp") / ep / etp;
+        assert_eq!(
+            [&experts["ep"], &experts["etp"], &experts["edp"]],
+            [ep, etp, edp],
+            "{what}"
+        );
+        let held = number(&experts["params_on_a_rank"]);
+        let dense = number(&e["mesh"]["params_on_a_rank"]) - held;
+        if length("pp") == 1 {
+            let layers = if model["moe"]["experts"] == 8 { 4 } else { 2 };
+            assert_eq!(held as u64, layers * 8 * 3 * 64 * 32 / ep / etp, "{what}");
+        } else {
+            // The first stage, which a plan shows too.
+            assert_eq!(p["pipeline"]["fullest_stage"], 0, "{what}");
+        }
+        // Units are padded in a plan, each by fewer elements than its ranks.
+        let data = (ranks / length("pp") / length("tp")) as f64;
+        let share = held / edp as f64 + dense / data;
+        near(number(&p["layout"]["shard"]), share, 1e-3, &what);
+        let share = if stage == 0 { held + dense } else { share };
+        let mut rows = e["ledger"]["rows"].as_array().expect("rows").iter();
+        let moments = rows.find(|r| r["what"] == "moment1").expect("moments");
+        near(number(&moments["bytes"]), 4.0 * share, 1e-6, &what);
+        // What goes over each axis, but for sums of figures, and over `tp` of norms and routers.
+        let planned = p["traffic"].as_array().expect("rows");
+        let estimated = e["traffic"].as_array().expect("rows");
+        let names = |rows: &[Value]| -> Vec<String> {
+            let mut all: Vec<_> = rows.iter().map(|r| r["axis"].to_string()).collect();
+            all.sort();
+            all
+        };
+        // Of all that have the same layers a plan has figures alone.
+        let figures = |r: &Value| {
+            r["parts"]
+                .as_array()
+                .is_some_and(|p| p.len() == 1 && p[0]["what"] == "figures")
+        };
+        let several = planned.iter().filter(|r| r["ranks"] != 1 && !figures(r));
+        let all: Vec<Value> = several.cloned().collect();
+        assert_eq!(names(&all), names(estimated), "{what}");
+        for row in estimated {
+            let axis = row["axis"].as_str().expect("a name");
+            let of = all.iter().find(|r| r["axis"] == axis).expect("planned");
+            let other: &[&str] = if axis == "tp" {
+                &["gradients", "figures"]
+            } else {
+                &["figures"]
+            };
+            let parts = of["parts"].as_array().expect("parts").iter();
+            let own = parts.filter(|p| !other.contains(&p["what"].as_str().expect("a word")));
+            let own: Vec<&Value> = own.collect();
+            // Slices of gradients and parameters have padding. A layer sums the norms of single heads of Qwen, a loss has f32, and tallies travel behind hidden states.
+            let within = match axis {
+                "ep" | "etp" | "cp" => 1e-6,
+                "tp" | "pp" => 1e-2,
+                _ => 1e-3,
+            };
+            for kind in ["elements", "bytes"] {
+                let sum: f64 = own.iter().map(|p| number(&p[kind])).sum();
+                near(
+                    number(&row[kind]),
+                    sum,
+                    within,
+                    &format!("{what}: {axis}, {kind}"),
+                );
+            }
+        }
+    }
+}
+
 /// Elements that a plan says a rank sends over `mesh.tp`, by what for.
 fn parts_are_worked_out(p: &Value, c: &Case, layers: u64, pieces: bool, what: &str) {
     if c.tp == 1 {

@@ -102,6 +102,7 @@ fn load(params: u64, ranks: u64, stage: ZeroStage, offload: Offload, shape: &Sha
         params,
         largest_unit: shape.largest_unit(),
         ranks,
+        experts: Apart::default(),
         stage,
         accumulation: Accumulation::NONE,
         accounting: Accounting::MIXED,

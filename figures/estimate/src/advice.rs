@@ -1,7 +1,7 @@
 //! What to change, or why all is well. It is made of the ledgers that the verdict is made of, so that the two cannot contradict each other.
 
 use super::job::Job;
-use super::{STAGES, cut, number};
+use super::{STAGES, cut, number, states};
 use crossweave_words::Size;
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::*;
@@ -91,8 +91,7 @@ pub fn advice(job: &Job, stage: ZeroStage, offload: Offload, fits: Option<bool>)
             "it fits, and one data-parallel rank has no states to shard".to_string()
         }
         _ => {
-            let n = job.data_ranks();
-            let sent = STAGES.map(|s| traffic(s, job.here(), n, job.accumulation).wire(n));
+            let sent = STAGES.map(|s| states::wire(job, s));
             let a = advise(stage, STAGES.map(device), job.on.memory, sent, speeds);
             advice.stage = a.stage;
             a.why
@@ -158,6 +157,10 @@ fn remedies(job: &Job, stage: ZeroStage, offload: Offload) -> Vec<String> {
         times *= 2;
         let more = Load {
             ranks: times * data,
+            experts: Apart {
+                ranks: times * three.experts.ranks,
+                ..three.experts
+            },
             ..three
         };
         if fits(&more) {
@@ -201,6 +204,6 @@ fn comm_seconds(job: &Job) -> Option<Speeds> {
     };
     let sustained = job.on.sustained.max(1.0);
     // What a rank has of the model computes for all tokens of its data-parallel rank.
-    let compute = again * sixpt(job.here() as f64, tokens) / sustained;
+    let compute = again * sixpt(job.active_here() as f64, tokens) / sustained;
     Some(Speeds { comm, compute })
 }

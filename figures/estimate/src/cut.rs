@@ -2,6 +2,7 @@
 
 use super::job::Job;
 use super::parts::Part;
+use super::routed::{OfRank, Sent};
 use super::sums::OverTp;
 use crossweave_axes::{Axis, AxisSet};
 use crossweave_zero::ZeroStage;
@@ -74,6 +75,34 @@ pub struct CutMesh {
     pub layers_on_a_rank: u64,
     /// Micro-batches whose activations a rank keeps at once.
     pub micro_batches_in_flight: u64,
+    /// Experts, where other ranks share these than share the layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub experts: Option<CutExperts>,
+}
+
+impl CutMesh {
+    /// What else ZeRO shards, in words; empty where there is nothing else.
+    pub fn beside(&self) -> String {
+        let experts = self.experts.as_ref();
+        experts.map_or(String::new(), |e| {
+            format!(", experts over edp: {}", e.formula)
+        })
+    }
+}
+
+/// The experts of a rank on a mesh.
+#[derive(Clone, Debug, Serialize)]
+pub struct CutExperts {
+    /// Ranks that have other ones.
+    pub ep: u32,
+    /// Ranks that have parts of the same.
+    pub etp: u32,
+    /// Ranks that have the same.
+    pub edp: u32,
+    /// Their parameters on a rank before ZeRO shards them.
+    pub params_on_a_rank: u64,
+    /// What P/N is in formulas.
+    pub formula: String,
 }
 
 /// The mesh of a job, where it cuts the model.
@@ -88,6 +117,19 @@ pub fn mesh(job: &Job) -> Option<CutMesh> {
         params_on_a_rank: job.here(),
         layers_on_a_rank: part.layers,
         micro_batches_in_flight: part.in_flight,
+        experts: (!part.experts.is_empty()).then(|| CutExperts {
+            ep: length(Axis::Ep),
+            etp: length(Axis::Etp),
+            edp: length(Axis::Edp),
+            params_on_a_rank: part.experts.iter().sum(),
+            formula: format!(
+                "P/N is {}/{} + {}/{}",
+                job.dense_here(),
+                job.data_ranks(),
+                part.experts.iter().sum::<u64>(),
+                job.expert_ranks()
+            ),
+        }),
     })
 }
 
@@ -112,42 +154,66 @@ pub struct AxisTraffic {
 
 /// Traffic of a step by axis at a ZeRO stage: of every axis that has more than one rank.
 pub fn by_axis(job: &Job, stage: ZeroStage) -> Vec<AxisTraffic> {
-    let data = job.data_ranks();
-    let dp = traffic(stage, job.here(), data, job.accumulation);
     // Gradients travel in the type of their sum, parameters in that of the weights.
     let a = job.accounting.0;
     let (q, w) = (a.grad as f64, a.param as f64);
-    let grads = (2 * dp.all_reduce + dp.reduce_scatter) as f64 * q;
-    let bytes = (grads + dp.all_gather as f64 * w) * (data as f64 - 1.0) / data as f64;
+    let of_states = |(params, ranks): (u64, u64)| {
+        let sent = traffic(stage, params, ranks, job.accumulation);
+        let grads = (2 * sent.all_reduce + sent.reduce_scatter) as f64 * q;
+        let bytes = grads + sent.all_gather as f64 * w;
+        [
+            sent.wire(ranks),
+            bytes * (ranks as f64 - 1.0) / ranks as f64,
+        ]
+    };
     let formula = job.accumulation.wire_formula(stage);
     // Gradients are summed over all ranks that see other tokens.
     let data_axes = match job.keys_over_cp {
         Some(_) => "dp.cp",
         None => "dp",
     };
-    let mut rows = vec![(
-        AxisSet::DATA,
-        data_axes,
-        [dp.wire(data), bytes],
-        formula.to_string(),
-    )];
+    let groups = [(AxisSet::DATA, data_axes), (AxisSet::EXPERT_DATA, "edp")];
+    let states = job.shared().zip(groups);
+    let states =
+        states.map(|(own, (axes, name))| (axes, name, of_states(own), formula.to_string()));
+    let mut rows: Vec<_> = states.collect();
     let both = |elements: f64| [elements, elements * w];
+    let of = OfRank {
+        batch: job.batch,
+        tokens: [job.own_tokens(), job.tokens_here(), job.model.shape.seq],
+        width: job.model.shape.hidden,
+        recomputed: is_recomputed(job),
+    };
+    let of_experts = |axis: Axis| {
+        let along = (axis, job.places.mesh.length(axis));
+        let sent = job.routed.as_ref().map(|r| r.sent(&of, along));
+        let Sent { rows, numbers } = sent.unwrap_or_default();
+        let times = job.accumulation.micro_batches as f64 * job.routed_here();
+        [rows + numbers, rows * w + numbers * 4.0].map(|n| n * times)
+    };
+    // What is counted of experts goes beside the rest that an axis moves.
+    let beside = |[elements, bytes]: [f64; 2], formula: String, axis: Axis| {
+        let [more, also] = of_experts(axis);
+        let said = if more > 0.0 {
+            ", and numbers of experts"
+        } else {
+            ""
+        };
+        ([elements + more, bytes + also], format!("{formula}{said}"))
+    };
     if let Some(keys) = &job.keys_over_cp {
         let all = job.model.shape.layers.max(1) as f64;
         let here = job.places.part.as_ref().map_or(all, |p| p.layers as f64);
         let tokens = job.batch * job.model.shape.seq * job.accumulation.micro_batches;
         let elements = both(keys.elements * tokens as f64 * here / all);
-        rows.push((Axis::Cp.into(), "cp", elements, keys.formula.to_string()));
+        let (sent, formula) = beside(elements, keys.formula.to_string(), Axis::Cp);
+        rows.push((Axis::Cp.into(), "cp", sent, formula));
     }
     if let Some(part) = &job.places.part {
         if let Some(over) = &job.over_tp {
-            let formula = formula_over_tp(job, over);
-            rows.push((
-                Axis::Tp.into(),
-                "tp",
-                both(over_tp(job, part, over)),
-                formula,
-            ));
+            let elements = both(over_tp(job, part, over));
+            let (sent, formula) = beside(elements, formula_over_tp(job, over), Axis::Tp);
+            rows.push((Axis::Tp.into(), "tp", sent, formula));
         }
         let pp = match job.cuts_tokens {
             true => "g bsh/t to each neighbour",
@@ -159,6 +225,10 @@ pub fn by_axis(job: &Job, stage: ZeroStage) -> Vec<AxisTraffic> {
             both(over_pp(job, part)),
             pp.to_string(),
         ));
+    }
+    for (axis, routed) in [Axis::Ep, Axis::Etp].iter().zip(job.routed.iter().cycle()) {
+        let formula = routed.formula(&of, *axis);
+        rows.push(((*axis).into(), axis.name(), of_experts(*axis), formula));
     }
     let mesh = &job.places.mesh;
     let row = |(axes, axis, [elements, bytes], formula): (AxisSet, _, [f64; 2], String)| {

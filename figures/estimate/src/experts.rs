@@ -1,5 +1,5 @@
-//! Models with experts that the estimator knows by name: their parameters, and how many fewer than the standard one. What ranks hold of experts is
-//! not estimated, since none are trained here.
+//! Models with experts that the estimator knows by name: their parameters, and how many fewer than the standard one. What ranks hold and send of experts is
+//! estimated of jobs ([`super::routed`]).
 
 use crossweave_zero::estimate::PUBLISHED;
 use serde::Serialize;

@@ -2,6 +2,7 @@
 
 use super::keys::KeysOverCp;
 use super::parts::{Part, is_cut};
+use super::routed::Routed;
 use super::subject::{Model, Subject, Wanted};
 use super::sums::OverTp;
 use super::{BytesPerParam, Estimation, Home, Keep, Ranks, STAGES, Training};
@@ -10,7 +11,7 @@ use crossweave_axes::{Axis, AxisSet, Topology};
 use crossweave_job::error::{JobError, Result};
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::{
-    Accounting, Accumulation, ActivationCase, Load, Machine, Offload, Profile, Shape, Tier,
+    Accounting, Accumulation, ActivationCase, Apart, Load, Machine, Offload, Profile, Shape, Tier,
     activation_bytes, activation_total, ledger, profiles,
 };
 
@@ -66,6 +67,8 @@ pub struct Job {
     pub over_tp: Option<OverTp>,
     /// Elements of keys and values that a rank sends over `mesh.cp` in the layers of the model, for each token of its micro-batch's rows.
     pub keys_over_cp: Option<KeysOverCp>,
+    /// The layers with experts.
+    pub routed: Option<Routed>,
     /// The stage and offload of a config.
     pub configured: Option<(u8, Offload)>,
 }
@@ -138,6 +141,7 @@ impl Job {
             cuts_tokens: wanted.as_ref().is_some_and(|w| w.cuts_tokens),
             over_tp: wanted.as_ref().and_then(|w| w.over_tp),
             keys_over_cp: wanted.as_ref().and_then(|w| w.keys_over_cp),
+            routed: wanted.as_ref().and_then(|w| w.routed.clone()),
             configured: wanted.map(|w| (w.stage, w.offload)),
         };
         if is_cut(&job.places.mesh) {
@@ -161,16 +165,72 @@ impl Job {
         self.model.shape.seq / u64::from(self.places.mesh.length(Axis::Cp))
     }
 
-    /// Units of which a rank has something: those of its stage, cut over `mesh.tp`.
+    /// The same of hidden states between layers.
+    pub fn own_tokens(&self) -> u64 {
+        let pieces = match self.cuts_tokens {
+            true => self.places.mesh.length(Axis::Tp),
+            false => 1,
+        };
+        self.tokens_here() / u64::from(pieces)
+    }
+
+    /// Units of which a rank has something, but for experts that are apart: those of its stage, cut over `mesh.tp`.
     pub fn units_here(&self) -> &[u64] {
         let part = self.places.part.as_ref();
         part.map_or(&self.model.units, |p| &p.units)
     }
 
-    /// Parameters of a rank before ZeRO shards them.
-    pub fn here(&self) -> u64 {
+    /// Units of experts of a rank, where other ranks share these than share the layers.
+    pub fn experts_here(&self) -> &[u64] {
+        let part = self.places.part.as_ref();
+        part.map_or(&[], |p| &p.experts)
+    }
+
+    /// Ranks that have the same experts, over which ZeRO shards these.
+    pub fn expert_ranks(&self) -> u64 {
+        self.places.mesh.length(Axis::Edp).into()
+    }
+
+    /// Parameters of a rank before ZeRO shards them, but for experts that are apart.
+    pub fn dense_here(&self) -> u64 {
         let part = self.places.part.as_ref();
         part.map_or(self.model.params, |p| p.units.iter().sum())
+    }
+
+    /// Parameters of a rank before ZeRO shards them.
+    pub fn here(&self) -> u64 {
+        self.dense_here() + self.experts_here().iter().sum::<u64>()
+    }
+
+    /// What is shared by the same ranks: parameters and these ranks, of experts that are apart behind the rest.
+    pub fn shared(&self) -> impl Iterator<Item = (u64, u64)> {
+        let experts = self.experts_here();
+        let apart = (experts.iter().sum(), self.expert_ranks());
+        let apart = (!experts.is_empty()).then_some(apart);
+        let dense = (self.dense_here(), self.data_ranks());
+        std::iter::once(dense).chain(apart)
+    }
+
+    /// The part of the layers with experts that a rank has.
+    pub fn routed_here(&self) -> f64 {
+        let all = self.routed.as_ref().map_or(0, Routed::count).max(1);
+        match &self.places.part {
+            None => 1.0,
+            Some(p) if p.experts.is_empty() => {
+                p.layers as f64 / self.model.shape.layers.max(1) as f64
+            }
+            Some(p) => p.experts.len() as f64 / all as f64,
+        }
+    }
+
+    /// Parameters of what a rank has that its tokens go through. As many rows come to its experts as it sends to all, of each rank that has parts of them.
+    pub fn active_here(&self) -> u64 {
+        let [ep, etp] = [Axis::Ep, Axis::Etp].map(|a| u64::from(self.places.mesh.length(a)));
+        let experts = ep * etp * self.experts_here().iter().sum::<u64>();
+        let layers = self.places.part.as_ref().map(|p| p.layers);
+        let all = self.model.shape.layers.max(1);
+        let idle = self.model.idle * layers.unwrap_or(all) / all;
+        (self.dense_here() + experts).saturating_sub(idle)
     }
 
     fn largest_unit(&self) -> u64 {
@@ -227,9 +287,14 @@ impl Job {
     /// What a rank holds at a stage.
     pub fn load(&self, stage: ZeroStage, offload: Offload) -> Load {
         Load {
-            params: self.here(),
+            params: self.dense_here(),
             largest_unit: self.largest_unit(),
             ranks: self.data_ranks(),
+            experts: Apart {
+                params: self.experts_here().iter().sum(),
+                largest_unit: self.experts_here().iter().copied().max().unwrap_or(0),
+                ranks: self.expert_ranks(),
+            },
             stage,
             accumulation: self.accumulation,
             accounting: self.accounting.0,

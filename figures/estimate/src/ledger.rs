@@ -4,7 +4,7 @@ use super::job::Job;
 use super::{STAGES, name, number};
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::{
-    ActivationCase, Offload, Shape, Tier, activation_bytes, largest, largest_params, ledger, padded,
+    ActivationCase, Offload, Shape, Tier, activation_bytes, largest, largest_params, ledger,
 };
 use serde::Serialize;
 
@@ -148,7 +148,7 @@ pub struct OffloadTraffic {
 /// What offload moves in a step.
 pub fn offload_traffic(job: &Job, stage: ZeroStage, offload: Offload) -> OffloadTraffic {
     let n = job.data_ranks();
-    let shard = padded(job.here(), n).shard;
+    let shard = job.load(stage, offload).shard();
     let away = u64::from(offload.optimizer != Tier::Device);
     let (a, how) = (job.accounting.0, job.accumulation);
     // Where micro-batches leave one by one, each does; else their sum, once.

@@ -1,14 +1,17 @@
 //! What a rank of a mesh has of a model before ZeRO shards it.
 
-use crossweave_axes::{AxisSet, Topology};
+use crossweave_axes::{Axis, AxisSet, Topology};
 use crossweave_job::error::Result;
 use crossweave_job::{Division, Job};
+use crossweave_tensor::UnitDecl;
 
 /// The part of a model that the ranks of one pipeline stage have, tensor-parallel ranks each their own.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Part {
-    /// Elements of each unit on a rank.
+    /// Elements of each unit on a rank, but for those of experts that are apart.
     pub units: Vec<u64>,
+    /// Elements of each unit of experts on a rank, where other ranks share these than share the layers.
+    pub experts: Vec<u64>,
     /// Transformer layers.
     pub layers: u64,
     /// Micro-batches whose activations are kept at once.
@@ -25,41 +28,59 @@ pub struct Part {
 /// A mesh that the model cannot be cut over.
 pub fn parts(job: &Job, division: &Division) -> Result<Vec<Part>> {
     let units = job.units(&job.place(0))?;
-    let each = |u: &crossweave_tensor::UnitDecl| -> u64 {
-        u.params.iter().map(|p| p.local().numel()).sum()
-    };
-    let sizes: Vec<u64> = units.iter().map(each).collect();
     let layers = job.source.spec.model().layers().count() as u64;
     // A program may have put its own units in their place.
-    let ends = (sizes.len() as u64).saturating_sub(layers);
+    let ends = counted(units.iter()).saturating_sub(layers);
     let Some(spec) = &division.stages else {
-        return Ok(vec![Part {
-            layers: sizes.len() as u64 - ends,
-            units: sizes,
+        let part = Part {
+            layers: counted(units.iter()) - ends,
             in_flight: 1,
             first: true,
             last: true,
-        }]);
+            ..Part::default()
+        };
+        return Ok(vec![part.of(units.iter())]);
     };
     let accumulation = job.resolved.batch.accumulation as u32;
     let part = |stage: u32| {
         let (first, last) = (stage == 0, stage == spec.runs.last_stage());
-        let own = spec.runs.units_of(stage).map(|u| sizes[u as usize]);
-        let own: Vec<u64> = own.collect();
+        let own = || spec.runs.units_of(stage).map(|u| &units[u as usize]);
         // Units that are no layer stand at the two ends of a model.
         let other = u64::from(first) * ends.min(1) + u64::from(last) * ends.saturating_sub(1);
-        Part {
-            layers: (own.len() as u64).saturating_sub(other),
-            units: own,
+        let part = Part {
+            layers: counted(own()).saturating_sub(other),
             in_flight: spec.in_flight(stage, accumulation).into(),
             first,
             last,
-        }
+            ..Part::default()
+        };
+        part.of(own())
     };
     Ok((0..spec.runs.stages()).map(part).collect())
 }
 
+/// The units that are not counted with the one behind them.
+fn counted<'u>(units: impl Iterator<Item = &'u UnitDecl>) -> u64 {
+    units.filter(|u| !u.lends).count() as u64
+}
+
+impl Part {
+    /// The same with the elements of these units.
+    fn of<'u>(mut self, units: impl Iterator<Item = &'u UnitDecl>) -> Part {
+        for u in units {
+            let elements = u.params.iter().map(|p| p.local().numel()).sum();
+            let mut owners = u.params.iter().map(|p| p.held.owners);
+            match owners.any(|axes| axes == AxisSet::EXPERT_DATA) {
+                true => self.experts.push(elements),
+                false => self.units.push(elements),
+            }
+        }
+        self
+    }
+}
+
 /// Whether ranks differ on more than the axes of data.
 pub fn is_cut(mesh: &Topology) -> bool {
-    mesh.world_size() > mesh.size(AxisSet::DATA)
+    let experts = [Axis::Ep, Axis::Etp].map(|a| mesh.length(a));
+    mesh.world_size() > mesh.size(AxisSet::DATA) || experts != [1; 2]
 }

@@ -134,27 +134,43 @@ pub fn of_stages(job: &Job) -> StagesOfStates {
     }
 }
 
+/// Elements of gradients and parameters that a rank sends in a step.
+pub fn wire(job: &Job, stage: ZeroStage) -> f64 {
+    let sent = |(p, n)| traffic(stage, p, n, job.accumulation).wire(n);
+    job.shared().map(sent).sum()
+}
+
 fn of_stage(job: &Job, stage: ZeroStage) -> StatesOfStage {
-    let (a, p, n) = (job.accounting.0, job.here(), job.data_ranks());
-    let exact = closed(p as f64, n as f64, stage, a);
-    let alone = closed(p as f64, 1.0, ZeroStage::Zero, a);
+    let a = job.accounting.0;
+    let each = || job.shared().map(|(p, n)| (p as f64, n as f64));
+    let exact: f64 = each().map(|(p, n)| closed(p, n, stage, a)).sum();
+    let alone = closed(job.here() as f64, 1.0, ZeroStage::Zero, a);
     // As the engine lays it out: each unit padded to a multiple of the ranks, whole buffers padded too.
-    let of_unit = |u: &u64| match stage {
+    let of_unit = |u: &u64, n: u64| match stage {
         ZeroStage::Zero => states(*u, n, stage, a).total(),
         _ => states(padded(*u, n).full, n, stage, a).total(),
     };
-    let layout: u64 = job.units_here().iter().map(of_unit).sum();
-    let sent = traffic(stage, p, n, job.accumulation);
+    let dense = job
+        .units_here()
+        .iter()
+        .map(|u| of_unit(u, job.data_ranks()));
+    let experts = job.experts_here().iter();
+    let experts = experts.map(|u| of_unit(u, job.expert_ranks()));
+    let layout: u64 = dense.chain(experts).sum();
+    let bytes = job.shared().map(|(p, n)| states(p, n, stage, a).total());
+    // Of two groups of ranks none is plain data parallelism.
+    let alike = job.data_ranks() > 1 && job.experts_here().is_empty();
+    let ddp = || traffic(stage, job.here(), job.data_ranks(), job.accumulation);
     let held = || ledger(&job.load(stage, Offload::NONE)).total(Tier::Device);
     StatesOfStage {
         stage,
-        bytes: states(p, n, stage, a).total(),
+        bytes: bytes.sum(),
         bytes_closed: exact,
         bytes_of_layout: (layout > 0).then_some(layout),
         ratio: alone / exact,
         formula: formula(stage),
-        volume_vs_ddp: (n > 1).then(|| sent.volume_vs_ddp(p)),
-        wire_elements: sent.wire(n),
+        volume_vs_ddp: alike.then(|| ddp().volume_vs_ddp(job.here())),
+        wire_elements: wire(job, stage),
         wire_formula: job.accumulation.wire_formula(stage),
         fits: job.on.memory.map(|m| held() <= m),
     }

@@ -3,6 +3,7 @@
 use super::keys::KeysOverCp;
 use super::parts::Part;
 use super::presets::{PRESETS, Preset};
+use super::routed::Routed;
 use super::sums::OverTp;
 use crate::{Estimation, count};
 use crossweave_axes::{Axis, Topology};
@@ -23,6 +24,8 @@ pub struct Model {
     pub name: String,
     /// Parameters as stated.
     pub params: u64,
+    /// Parameters that a token does not go through: of experts that are not chosen for it.
+    pub idle: u64,
     /// Parameters of each unit of the real model, where it is known.
     pub units: Vec<u64>,
     /// The same of its teacher, where it has one.
@@ -89,6 +92,8 @@ pub struct Wanted {
     pub over_tp: Option<OverTp>,
     /// The traffic of keys and values over `mesh.cp`.
     pub keys_over_cp: Option<KeysOverCp>,
+    /// The layers with experts.
+    pub routed: Option<Routed>,
     /// The back end it names.
     pub backend: String,
 }
@@ -111,6 +116,7 @@ pub fn named(text: &str) -> Result<Named> {
         return model(Model {
             name: text.to_string(),
             params: p.params,
+            idle: 0,
             units: preset_units(p),
             teacher: vec![],
             shape: p.shape,
@@ -121,6 +127,7 @@ pub fn named(text: &str) -> Result<Named> {
         return model(Model {
             name: text.to_string(),
             params,
+            idle: 0,
             units: vec![],
             teacher: vec![],
             shape: Shape::of_params(params),
@@ -184,6 +191,7 @@ fn of_spec(name: &str, spec: &ModelSpec, seq: Option<u64>) -> Model {
     Model {
         name: name.to_string(),
         params: units.iter().sum(),
+        idle: m.idle(),
         units,
         teacher: vec![],
         shape: Shape {
@@ -221,14 +229,6 @@ fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Model> {
 /// # Errors
 /// A config that is wrong.
 pub fn of_job(name: &str, job: Job, parts: Vec<Part>) -> Result<Subject> {
-    let mesh = job.resolved.mesh;
-    let routed = job.source.spec.model().routed().next().is_some();
-    if mesh.length(Axis::Ep) > 1 || routed && mesh.length(Axis::Tp) > 1 {
-        return Err(JobError::refused(
-            "mesh.ep, mesh.tp: these formulas know no experts that lie over other ranks than the rest of a layer",
-            "look at `crossweave plan`, which rehearses the ranks",
-        ));
-    }
     let ranks = job.ranks.into();
     let cuts_tokens = job.cuts_tokens(&job.place(0))?;
     let Job {
@@ -280,6 +280,7 @@ pub fn of_job(name: &str, job: Job, parts: Vec<Part>) -> Result<Subject> {
         }),
         keys_over_cp: (resolved.mesh.length(Axis::Cp) > 1)
             .then(|| KeysOverCp::of(&resolved, source.spec.model())),
+        routed: Routed::of(source.spec.model()),
         backend: s.run.backend.clone(),
     };
     let teacher = source.teacher.as_ref();
@@ -290,6 +291,7 @@ pub fn of_job(name: &str, job: Job, parts: Vec<Part>) -> Result<Subject> {
     if source.own.is_some() {
         model.units = source.units().iter().map(params_of).collect();
         model.params = model.units.iter().sum();
+        model.idle = 0;
     }
     Ok(Subject {
         model,

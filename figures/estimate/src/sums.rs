@@ -91,10 +91,15 @@ impl OverTp {
     }
 }
 
-/// Inputs and results of a layer: each of attention, MLP and attention to an encoder its own, but for what stands beside each other.
+/// Inputs and results of a layer: each of attention, MLP and attention to an encoder its own, but for what stands beside each other. Tokens go to experts from where
+/// they are, and an MLP that stays beside these has its own.
 fn of_layer(l: &Layer, adapted: bool) -> [u64; 2] {
     let ((a, _), (m, _)) = (&l.attention, &l.mlp);
     let cross = u64::from(l.cross.is_some());
+    if let Some(e) = &l.experts {
+        let beside = u64::from(e.beside.is_some());
+        return [1 + beside + 2 * cross, 1 + beside + cross];
+    }
     if l.order == Order::Sequential {
         // Of attention to an encoder what it gives enters too.
         return [2 + 2 * cross, 2 + cross];

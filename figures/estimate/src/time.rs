@@ -112,7 +112,8 @@ fn of_run(job: &Job, d: &Profile, transfer_seconds: Option<f64>) -> TimeOfRun {
     };
     let seconds = seconds_on(work, ranks, sustained);
     let tokens = job.model.tokens.unwrap_or(300e9);
-    let total = sixpt(job.model.params as f64, tokens);
+    let active = job.model.params.saturating_sub(job.model.idle);
+    let total = sixpt(active as f64, tokens);
     let run = seconds_on(total, ranks, sustained);
     TimeOfRun {
         device: d.name,

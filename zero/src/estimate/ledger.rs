@@ -44,15 +44,30 @@ impl Offload {
     };
 }
 
+/// Parameters of experts that lie over ranks: of each fewer ranks have the same than of the rest of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Apart {
+    /// Parameters of the experts of a rank.
+    pub params: u64,
+    /// Those of the layer with the most.
+    pub largest_unit: u64,
+    /// Ranks that their states are sharded over.
+    pub ranks: u64,
+}
+
 /// What is to be trained, and how.
+///
+/// In formulas P are the parameters of a rank, P/N what each parameter's own ranks leave a rank of it, and U a layer with its experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
-    /// Parameters.
+    /// Parameters, but for experts that are apart.
     pub params: u64,
     /// Parameters of the largest unit gathered at once.
     pub largest_unit: u64,
     /// Ranks states are sharded over.
     pub ranks: u64,
+    /// Experts that lie over ranks; none of them: all zeros.
+    pub experts: Apart,
     /// ZeRO stage.
     pub stage: ZeroStage,
     /// Micro-batches of a step, and how their gradients are reduced.
@@ -69,6 +84,43 @@ pub struct Load {
     pub activations: u64,
     /// Parameters of a teacher beside the model: no gradient, no state, and gathered like the model's at stage 3.
     pub teacher: u64,
+}
+
+impl Load {
+    /// Parameters of a rank.
+    fn here(&self) -> u64 {
+        self.params + self.experts.params
+    }
+
+    /// Parameters of a rank that are whole at once: those of a layer, and of its experts.
+    fn unit(&self) -> u64 {
+        let unit = self.largest_unit + self.experts.largest_unit;
+        unit.min(self.here())
+    }
+
+    /// Bytes of states.
+    fn states(&self) -> States {
+        let (stage, a, e) = (self.stage, self.accounting, self.experts);
+        states(self.params, self.ranks, stage, a) + states(e.params, e.ranks, stage, a)
+    }
+
+    /// Elements that a rank owns.
+    pub fn shard(&self) -> u64 {
+        let e = self.experts;
+        padded(self.params, self.ranks).shard + padded(e.params, e.ranks).shard
+    }
+
+    /// The same of the unit with the most.
+    fn shard_of_unit(&self) -> u64 {
+        let (e, unit) = (self.experts, self.largest_unit.min(self.params));
+        let experts = padded(e.largest_unit, e.ranks).shard;
+        padded(unit, self.ranks).shard.max(experts)
+    }
+
+    /// Is something sharded?
+    fn is_shared(&self) -> bool {
+        self.ranks > 1 || self.experts.params > 0 && self.experts.ranks > 1
+    }
 }
 
 /// Memory of one rank: a device, and an equal part of its node's host and storage.
@@ -129,7 +181,7 @@ impl Ledger {
 
 /// Bytes of gradients: whole or in slices, and what is open meanwhile.
 fn grad_rows(l: &Load, s: &States) -> Vec<Row> {
-    let (q, shard) = (l.accounting.grad, padded(l.params, l.ranks).shard);
+    let (q, shard) = (l.accounting.grad, l.shard());
     let row = |tier, what, bytes, formula| Row {
         tier,
         what,
@@ -143,9 +195,10 @@ fn grad_rows(l: &Load, s: &States) -> Vec<Row> {
         leaves: away,
         ..l.accumulation
     };
-    let leaves = several && away && how.reduce_each && (l.ranks <= 1 || !how.keeps_whole(l.stage));
+    let leaves =
+        several && away && how.reduce_each && (!l.is_shared() || !how.keeps_whole(l.stage));
     let whole = several && how.keeps_whole(l.stage) && !leaves;
-    let window = q * l.bucket.max(l.largest_unit).min(l.params);
+    let window = q * l.bucket.max(l.unit()).min(l.here());
     let device = Tier::Device;
     if away {
         // Storage is read and written through a bounded pool, so gradients wait in the host's memory only for the host's update.
@@ -156,12 +209,12 @@ fn grad_rows(l: &Load, s: &States) -> Vec<Row> {
         let mut rows = vec![row(l.offload.optimizer, "grad", q * shard, formula)];
         if whole {
             let formula = "q P: whole until the last micro-batch";
-            rows.push(row(device, "grad", q * l.params, formula));
+            rows.push(row(device, "grad", q * l.here(), formula));
             return rows;
         }
         let (window, formula) = match leaves {
             true => (
-                (2 * window).min(q * l.params),
+                (2 * window).min(q * l.here()),
                 "2 q max(bucket, U): one leaves while the next is made",
             ),
             false => (
@@ -171,18 +224,17 @@ fn grad_rows(l: &Load, s: &States) -> Vec<Row> {
         };
         rows.push(row(device, "grad window", window, formula));
         if leaves && l.offload.optimizer == Tier::Host {
-            let part = padded(l.largest_unit.min(l.params), l.ranks).shard;
             let formula = "2 w ceil(U/N): one arrives while another is added";
-            let landings = 2 * l.accounting.param * part;
+            let landings = 2 * l.accounting.param * l.shard_of_unit();
             rows.push(row(Tier::Host, "grad landings", landings, formula));
         }
         return rows;
     }
     if whole || l.stage < ZeroStage::Two {
-        return vec![row(device, "grad", q * l.params, "q P")];
+        return vec![row(device, "grad", q * l.here(), "q P")];
     }
     let mut rows = vec![row(device, "grad", s.grad, "q ceil(P/N)")];
-    if l.ranks > 1 {
+    if l.is_shared() {
         let formula = "q max(bucket, U): whole until its unit is reduced";
         rows.push(row(device, "grad window", window, formula));
     }
@@ -192,7 +244,7 @@ fn grad_rows(l: &Load, s: &States) -> Vec<Row> {
 /// The bytes of a rank, by tier.
 pub fn ledger(l: &Load) -> Ledger {
     let (a, stage) = (l.accounting, l.stage);
-    let s = states(l.params, l.ranks, stage, a);
+    let s = l.states();
     let mut rows = Vec::new();
     let mut row = |tier, what, bytes, formula| {
         if bytes > 0 {
@@ -206,14 +258,14 @@ pub fn ledger(l: &Load) -> Ledger {
     };
     let three = stage >= ZeroStage::Three;
     let param_home = if three { l.offload.param } else { Tier::Device };
-    let window = l.slots.max(1) * l.largest_unit.min(l.params);
+    let window = l.slots.max(1) * l.unit();
     row(
         param_home,
         "param",
         s.param,
         if three { "w ceil(P/N)" } else { "w P" },
     );
-    if three && (l.ranks > 1 || param_home != Tier::Device) {
+    if three && (l.is_shared() || param_home != Tier::Device) {
         row(
             Tier::Device,
             "param window",
@@ -254,7 +306,7 @@ pub fn ledger(l: &Load) -> Ledger {
         l.activations,
         "see the activation formulas",
     );
-    let pool = |bytes: u64| 2 * bytes * padded(l.largest_unit.min(l.params), l.ranks).shard;
+    let pool = |bytes: u64| 2 * bytes * l.shard_of_unit();
     if l.offload.optimizer == Tier::Nvme {
         row(
             Tier::Host,

@@ -14,7 +14,7 @@ mod traffic;
 pub use activations::{ActivationCase, activation_bytes, activation_total};
 pub use experts::{Experts, PUBLISHED};
 pub use leaving::Leaving;
-pub use ledger::{Ledger, Load, Machine, Offload, Row, Tier, largest, ledger};
+pub use ledger::{Apart, Ledger, Load, Machine, Offload, Row, Tier, largest, ledger};
 pub use scaling::{Advice, Point, Speeds, advise, scaling};
 pub use states::{Accounting, Padded, States, closed, held, largest_params, padded, states};
 pub use time::{
