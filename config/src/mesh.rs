@@ -63,11 +63,6 @@ impl Resolver<'_> {
         ranks: u64,
         spec: Option<&ModelSpec>,
     ) -> (Topology, u64) {
-        let cuts = [s.mesh.tp, s.mesh.cp];
-        let may = spec.map_or(Ok(()), |m| split::balance(m.model(), cuts));
-        if let Err((key, e)) = may {
-            self.error(key, e.what, e.fix);
-        }
         let may = spec.map_or(Ok(()), |m| split::check(m.model(), s.mesh.tp));
         if let Err(e) = may {
             self.error("mesh.tp", e.what, e.fix);

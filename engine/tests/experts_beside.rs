@@ -6,8 +6,8 @@ use crate::experts_over_ranks::{gradients_apart, mixtral, stages, trained_alike,
 use crossweave_engine::{OffloadDevice, PipelineOrder, RankSpec, Recompute, ReduceGradients};
 use crossweave_hal::{CollectiveLine, DType};
 use crossweave_mesh::{Axis, Place};
-use crossweave_nn::ModelSpec;
 use crossweave_nn::split::{check, context, experts, parts_of_experts};
+use crossweave_nn::ModelSpec;
 use crossweave_tensor::{Layout, Meeting, RowCut, UnitDecl};
 use serde_json::json;
 
@@ -229,6 +229,57 @@ fn losses_of_routers_are_of_whole_sequences_whatever_counts() {
         let far = gradients_apart(&got, &whole);
         assert!(far < 1e-5, "{mesh:?}: {far:e}");
         figures_near(&got, &whole, &format!("{mesh:?}"));
+    }
+}
+
+/// Where tokens whose labels count are looked at alone, f and P are those of whole sequences too: here there is no such token in some sequences, and none in most pieces.
+#[test]
+fn tokens_that_count_are_counted_over_ranks_that_cut_rows() {
+    let w = world();
+    let counts = |sequence: u64, i: u64| {
+        !sequence.is_multiple_of(3) && (i > 4 || sequence == 1) || sequence == 3 && i == 2
+    };
+    for (scope, alone) in [("sequence", 1), ("micro_batch", 2)] {
+        let model = |tokens: &str| {
+            with_experts(
+                &llama(2),
+                json!({"experts": "8,8", "top_k": 2, "width": 6, "normalize": true, "aux_loss_coef": 0.1,
+                    "aux_loss_scope": scope, "aux_loss_tokens": tokens, "z_loss_coef": 0.01}),
+            )
+        };
+        let s = |ranks| sgd(of_length(spec(ranks, 1), TOKENS));
+        let [whole, all] = ["counted", "all"]
+            .map(|tokens| train_with_counts(&w, &model(tokens), &s(alone), 2, counts));
+        let first = |o: &Outcome| o.metrics[0].experts.unwrap().aux_loss;
+        // A sequence in which none counts adds nothing.
+        let apart = (first(&whole) - first(&all)).abs();
+        assert!(apart > 1e-2, "{scope}: {apart}");
+        for (k, mesh) in [
+            ([2, 2, 1, 1, 1], 1),
+            ([2, 1, 2, 2, 1], 1),
+            ([2, 1, 2, 1, 2], 2),
+            ([2, 2, 2, 4, 1], 1),
+            ([2, 2, 2, 2, 2], 1),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let (laid, mut s) = laid(&model("counted"), &s(2), mesh, k);
+            if mesh.1 > 1 {
+                s.pipeline = Some(stages(&laid, PipelineOrder::OneFOneB));
+            }
+            if k % 2 == 1 {
+                s.recompute = Recompute::Full;
+            }
+            let got = train_with_counts(&w, &laid, &s, 2, counts);
+            let (what, far) = (format!("{scope}, {mesh:?}"), gradients_apart(&got, &whole));
+            assert!(far < 1e-5, "{what}: {far:e}");
+            // Figures of load are means over ranks that see other rows.
+            match alone {
+                1 => assert!((first(&got) - first(&whole)).abs() < 1e-5, "{what}"),
+                _ => figures_near(&got, &whole, &what),
+            }
+        }
     }
 }
 

@@ -367,9 +367,6 @@ impl Source {
                 "set it to 1",
             ));
         }
-        let cuts = [Axis::Tp, Axis::Cp].map(|axis| place.length(axis).into());
-        let may = split::balance(self.spec.model(), cuts);
-        may.map_err(|(key, e)| JobError::refused(format!("{key}: {}", e.what), e.fix))?;
         let may = split::check(self.spec.model(), tp);
         may.map_err(|e| JobError::refused(format!("mesh.tp: {}", e.what), e.fix))?;
         let ep = place.length(Axis::Ep).into();

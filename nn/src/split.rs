@@ -11,8 +11,8 @@
 
 use crossweave_family::desc::Model;
 pub use crossweave_family::split::{
-    SplitError, balance, check, experts, is_causal, meeting, parts_of_experts, rows as context,
-    sequence, shares, vocabulary,
+    SplitError, check, experts, is_causal, meeting, parts_of_experts, rows as context, sequence,
+    shares, vocabulary,
 };
 use crossweave_tensor::{Axis, Cx, Param, Pieces, Place, Result, Unit, Var, Vocabulary};
 

@@ -203,12 +203,6 @@ fn capacities_that_cannot_be_are_refused_by_key() {
         moe.as_object_mut().unwrap().extend(given);
         s.job_of(config(moe)).refused(parts);
     }
-    for cut in ["mesh.tp=2", "mesh.cp=2"] {
-        let key = cut.split('=').next().unwrap();
-        let moe = json!({"experts": 4, "capacity_factor": 1, "aux_loss_tokens": "counted"});
-        let job = s.job_of(config(moe)).ranks(2).set(cut);
-        job.refused(&[key, "whole rows", "aux_loss_tokens"]);
-    }
     // These families have no capacity in their files, and their keys say how many experts they have.
     for family in ["mixtral", "qwen3_moe"] {
         let mut own = config(json!({"experts": 4, "capacity_factor": 1}));

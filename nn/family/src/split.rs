@@ -111,27 +111,6 @@ pub fn experts(model: &Model, ep: u64) -> std::result::Result<(), SplitError> {
     Err(SplitError { what, fix })
 }
 
-/// Can the experts of a model be balanced as it says, on a mesh of so many ranks along `tp` and `cp`?
-///
-/// # Errors
-/// A balance of the tokens that count and rows that are cut, with the key that cuts them.
-pub fn balance(
-    model: &Model,
-    [tp, cp]: [u64; 2],
-) -> std::result::Result<(), (&'static str, SplitError)> {
-    let cuts = [("mesh.tp", tp), ("mesh.cp", cp)];
-    match cuts.into_iter().find(|(_, n)| *n > 1) {
-        Some((key, _)) if model.balance.is_some_and(|b| b.counted) => Err((
-            key,
-            SplitError {
-                what: "the tokens that count for the balance of experts are known of the tokens of whole rows, and this cuts them".into(),
-                fix: "set it to 1, or leave model.moe.aux_loss_tokens out".into(),
-            },
-        )),
-        _ => Ok(()),
-    }
-}
-
 /// Can the tokens of rows be cut over `tp` ranks between attention and MLP (sequence parallelism)?
 ///
 /// # Errors

@@ -6,7 +6,7 @@
 //! a mean over scopes: 1 where experts have equally many.
 
 use super::OpNode;
-use super::comm::cutting;
+use super::comm::{cutting, of_hidden};
 use super::launch::{binary, count, map, none, sum, whole};
 use super::routing::Routing;
 use crate::error::{Result, shape_error};
@@ -61,13 +61,13 @@ fn of_all(cx: &Cx<'_>, n: u64) -> u64 {
 struct Counted {
     /// 1 for each that does, and 0 for the others, f32 `[n]`.
     which: Tensor,
-    /// Their number in each scope, at least 1, f32 `[G]`.
+    /// Their number in each scope, on all ranks that have tokens of it, at least 1, f32 `[G]`.
     many: Tensor,
 }
 
 impl Counted {
-    /// Those of labels, of which one below 0 does not count, in scopes of `each`.
-    fn of(run: &Run<'_>, labels: &Tensor, each: u64) -> Result<Counted> {
+    /// Those of labels, of which one below 0 does not count; how many they are is not known yet.
+    fn of(run: &Run<'_>, labels: &Tensor, scopes: u64) -> Result<Counted> {
         let n = labels.numel();
         let [given, which] = [run.empty([n], DType::F32)?, run.empty([n], DType::F32)?];
         let o = [Some(&given), Some(&labels.view([n]))];
@@ -75,16 +75,18 @@ impl Counted {
         map(run, &which, &[&given], |x| {
             (x[0] + 1.0).max(x[0].lit(0.0)).min(x[0].lit(1.0))
         })?;
-        let scopes = n / each;
-        let [all, many] = [
-            run.empty([scopes, 1], DType::F32)?,
-            run.empty([scopes], DType::F32)?,
-        ];
-        sum(run, &all, &which.view([scopes, each]), 1)?;
-        map(run, &many, &[&all.view([scopes])], |x| {
-            x[0].max(x[0].lit(1.0))
-        })?;
+        let many = run.empty([scopes], DType::F32)?;
         Ok(Counted { which, many })
+    }
+
+    /// Their number is known by the `k` choices of each, of which `[G, E]` are of each expert.
+    fn known(&self, run: &Run<'_>, choices: &Tensor, k: u64) -> Result<()> {
+        let scopes = self.many.numel();
+        let all = run.empty([scopes, 1], DType::F32)?;
+        sum(run, &all, choices, 1)?;
+        map(run, &self.many, &[&all.view([scopes])], |x| {
+            (x[0] / k as f32).max(x[0].lit(1.0))
+        })
     }
 
     /// Cells of choices `[n k]` in a table of `size`, none of tokens that do not count.
@@ -162,15 +164,9 @@ impl Cx<'_> {
                 at
             }
         };
-        let axes = token_axes(self);
-        if let Some(axis) = axes.iter().next().filter(|_| counted) {
-            return shape_error(format!(
-                "tally: the tokens that count are known of whole rows, and {axis} cuts them"
-            ));
-        }
         let labels = self.env.batch.targets.as_ref().filter(|_| counted);
-        let counted = match labels {
-            Some(t) if t.numel() == n => Some(Counted::of(run, t, each)?),
+        let counted = match labels.map(|t| of_hidden(self.env, COUNTS, t)).transpose()? {
+            Some(t) if t.numel() == n => Some(Counted::of(run, &t, scopes)?),
             Some(t) => return shape_error(format!("tally: labels {t:?} of {n} tokens")),
             None => None,
         };
@@ -184,24 +180,24 @@ impl Cx<'_> {
         let [parts, means] = halves(&y);
         let o = [Some(&parts), Some(&counts)];
         run.launch(op::CAST, &o, none().as_bytes(), &[])?;
+        for axis in token_axes(self).iter() {
+            self.env.groups.all_reduce(run, COUNTS, axis, &parts)?;
+        }
         let to = means.view([scopes, 1, e]);
         let mut weighed = pv.view([n, e]);
         if let Some(c) = &counted {
             weighed = run.empty([n, e], DType::F32)?;
             let which = c.which.strided([n, e], &[1, 0], 0);
             map(run, &weighed, &[&pv.view([n, e]), &which], |x| x[0] * x[1])?;
-            let many = c.many.strided([scopes, e], &[1, 0], 0);
-            let parts = parts.view([scopes, e]);
-            binary(run, op::binary::DIV, [&parts, &parts, &many])?;
         }
         sum(run, &to, &weighed.view([scopes, each, e]), 1)?;
         if let Some(c) = &counted {
+            c.known(run, &parts.view([scopes, e]), k)?;
             let many = c.many.strided([scopes, e], &[1, 0], 0);
-            let means = means.view([scopes, e]);
-            binary(run, op::binary::DIV, [&means, &means, &many])?;
-        }
-        for axis in axes.iter() {
-            self.env.groups.all_reduce(run, COUNTS, axis, &parts)?;
+            for half in [&parts, &means] {
+                let half = half.view([scopes, e]);
+                binary(run, op::binary::DIV, [&half, &half, &many])?;
+            }
         }
         let all = match counted {
             Some(_) => 1,

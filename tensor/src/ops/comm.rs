@@ -23,7 +23,7 @@ use crate::rows::Layout;
 use crate::spmd::Ty;
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Shape, Tensor};
-use crossweave_mesh::Axis;
+use crossweave_mesh::{Axis, AxisSet};
 
 /// Which transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,9 +301,15 @@ impl Move<'_, '_> {
 
 /// The axes over whose ranks the tokens of hidden states lie: those that cut what is here of a row, and then those that cut rows.
 pub(super) fn cutting(env: &Env<'_>) -> Vec<Axis> {
-    let (batch, groups) = (env.batch, env.groups);
-    let all = batch.hidden_over.iter().chain(batch.cut_over.iter());
-    all.filter(|a| groups.size(*a) > 1).collect()
+    let mut all = long(env, env.batch.hidden_over);
+    all.extend(long(env, env.batch.cut_over));
+    all
+}
+
+/// Those of the axes that have several ranks.
+fn long(env: &Env<'_>, axes: AxisSet) -> Vec<Axis> {
+    let several = axes.iter().filter(|a| env.groups.size(*a) > 1);
+    several.collect()
 }
 
 /// Values `[B, t, ..]` of the tokens that are here as those of whole rows, `[B, T, ..]`: gathered for the op `op` over the axes that cut these.
@@ -316,13 +322,19 @@ pub(super) fn of_whole_rows(env: &Env<'_>, op: &'static str, x: &Tensor) -> Resu
 
 /// Those of the tokens that are here, of values of whole rows.
 pub(super) fn of_own_tokens(env: &Env<'_>, op: &'static str, x: &Tensor) -> Result<Tensor> {
-    cutting(env)
-        .into_iter()
-        .rev()
-        .try_fold(x.clone(), |x, axis| {
-            let link = Link::new(op, axis);
-            Move { env, link }.sliced(&x, TOKENS)
-        })
+    sliced(env, op, x, &cutting(env))
+}
+
+/// Those of hidden states that are here, of values `[B, t, ..]` of the tokens whose labels are.
+pub(super) fn of_hidden(env: &Env<'_>, op: &'static str, x: &Tensor) -> Result<Tensor> {
+    sliced(env, op, x, &long(env, env.batch.hidden_over))
+}
+
+fn sliced(env: &Env<'_>, op: &'static str, x: &Tensor, over: &[Axis]) -> Result<Tensor> {
+    over.iter().rev().try_fold(x.clone(), |x, axis| {
+        let link = Link::new(op, *axis);
+        Move { env, link }.sliced(&x, TOKENS)
+    })
 }
 
 impl Node {
