@@ -1,7 +1,7 @@
 //! Probes of every committed checkpoint, and twenty AdamW steps on given batches, against PyTorch in float64.
 
 use crate::support::Scratch;
-use crate::support::oracles::{Tensors, cases, error, error_beside, read, top};
+use crate::support::oracles::{Tensors, cases, error, error_beside, oracle, read, top};
 use crate::support::{losses, open_json};
 use crossweave_hal::DType;
 use safetensors::Dtype;
@@ -81,34 +81,39 @@ fn is_part(file: &str, parameter: &str) -> bool {
         && ends.iter().any(|e| file.ends_with(e))
 }
 
+/// The config that trains a case as its reference was trained.
+fn trained_as(case: &std::path::Path, name: &str) -> serde_json::Value {
+    let meta = open_json(&case.join("meta.json"));
+    let t = &meta["train"];
+    let decay_on = match t["weight_decay_on"].as_str().unwrap() {
+        "all" => "all",
+        _ => "matrices",
+    };
+    let mut model = serde_json::json!({"hf": case.join("model")});
+    if ["gpt2", "bert", "t5", "mt5", "roberta", "xlm-roberta"]
+        .iter()
+        .any(|f| name.starts_with(f))
+    {
+        // The references were trained without the dropout that these have.
+        for key in ["embd_pdrop", "resid_pdrop", "attn_pdrop"] {
+            model[key] = 0.0.into();
+        }
+    }
+    serde_json::json!({
+        "model": model,
+        "data": {"tokens": case.join("train.safetensors"), "key": "input_ids"},
+        "optimizer": {"type": "AdamW", "params": {"lr": t["lr"], "betas": t["betas"], "eps": t["eps"],
+            "weight_decay": t["weight_decay"], "decay_on": decay_on}},
+        "run": {"generate": {"tokens": 0}},
+    })
+}
+
 #[test]
 fn train_follows_pytorchs_adamw_for_twenty_steps() {
     let s = Scratch::new();
     for case in cases() {
         let name = case.file_name().unwrap().to_string_lossy().into_owned();
-        let meta = open_json(&case.join("meta.json"));
-        let t = &meta["train"];
-        let decay_on = match t["weight_decay_on"].as_str().unwrap() {
-            "all" => "all",
-            _ => "matrices",
-        };
-        let mut model = serde_json::json!({"hf": case.join("model")});
-        if ["gpt2", "bert", "t5", "mt5", "roberta", "xlm-roberta"]
-            .iter()
-            .any(|f| name.starts_with(f))
-        {
-            // The references were trained without the dropout that these have.
-            for key in ["embd_pdrop", "resid_pdrop", "attn_pdrop"] {
-                model[key] = 0.0.into();
-            }
-        }
-        let config = serde_json::json!({
-            "model": model,
-            "data": {"tokens": case.join("train.safetensors"), "key": "input_ids"},
-            "optimizer": {"type": "AdamW", "params": {"lr": t["lr"], "betas": t["betas"], "eps": t["eps"],
-                "weight_decay": t["weight_decay"], "decay_on": decay_on}},
-            "run": {"generate": {"tokens": 0}},
-        });
+        let config = trained_as(&case, &name);
         // The loss of routers over the rows of a rank is another one than over all.
         let two = name.ends_with('d') && !name.starts_with("qwen3-moe");
         let ranks = if two { 2 } else { 1 };
@@ -144,5 +149,25 @@ fn train_follows_pytorchs_adamw_for_twenty_steps() {
             let e = (ours - norm[0]).abs() / norm[0];
             assert!(e <= TOLERANCE, "{name} {key}: {e:e}");
         }
+    }
+}
+
+/// Experts over ranks too. The losses of routers over the rows of a rank are others than over all: the case has none.
+#[test]
+fn experts_over_ranks_follow_transformers_for_twenty_steps() {
+    let (s, case) = (Scratch::new(), oracle("mixtral-stacked"));
+    let theirs = read(&case.join("train.safetensors"));
+    let all: [(u32, &[&str]); 4] = [
+        (2, &["mesh.ep=2"]),
+        (2, &["mesh.etp=2", "zero_optimization.stage=1"]),
+        (4, &["mesh.ep=2", "mesh.pp=2", "model.recompute=\"full\""]),
+        (4, &["mesh.etp=2", "mesh.pp=2"]),
+    ];
+    for (i, (ranks, sets)) in all.into_iter().enumerate() {
+        let job = s.job_of(trained_as(&case, "mixtral-stacked"));
+        let run = i.to_string();
+        job.ranks(ranks).sets(sets).run(&run);
+        let e = error(&losses(&s.path(&run)), &theirs["losses"].2);
+        assert!(e <= 1e-5, "{sets:?}: losses {e:e}");
     }
 }
