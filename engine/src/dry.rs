@@ -293,18 +293,11 @@ fn typed_params(units: &[UnitDecl], u: usize) -> Vec<TypedParam> {
             .map_or(AxisSet::NONE, |g| g.axes)
     };
     let sums = |of: &UnitDecl, p: &ParamDecl| {
+        // What meets parts of experts is typed as a sum over these, where one rank has all of them too.
         let all = owners(p.held.owners).union(of.summed_over(p));
-        all.union(summand_of_one(of, p))
+        all.union(AxisSet::of(&[Axis::Etp][usize::from(!p.along_parts)..]))
     };
     all.map(|(of, p)| p.typed(sums(of, p))).collect()
-}
-
-/// The axis along which a parameter has a summand of its gradient on each rank, where one rank has all ([`ParamDecl::along_parts`]).
-fn summand_of_one(unit: &UnitDecl, p: &ParamDecl) -> AxisSet {
-    match p.along_parts && unit.place.length(Axis::Etp) == 1 {
-        true => Axis::Etp.into(),
-        false => AxisSet::NONE,
-    }
 }
 
 /// The sums over ranks that have other tokens of the same rows, within the reduction of a unit's gradient.

@@ -2,12 +2,14 @@
 //! as on ranks that have all of it; the losses of routers are those of whole sequences; and what ranks say to each other is what the formulas count.
 
 use crate::common::*;
-use crate::experts_over_ranks::{gradients_apart, mixtral, stages, trained_alike, with_experts};
+use crate::experts_over_ranks::{
+    adapters, gradients_apart, mixtral, stages, trained_alike, with_experts,
+};
 use crossweave_engine::{OffloadDevice, PipelineOrder, RankSpec, Recompute, ReduceGradients};
 use crossweave_hal::{CollectiveLine, DType};
 use crossweave_mesh::{Axis, Place};
 use crossweave_nn::split::{check, context, experts, parts_of_experts};
-use crossweave_nn::ModelSpec;
+use crossweave_nn::{Lora, ModelSpec};
 use crossweave_tensor::{Layout, Meeting, RowCut, UnitDecl};
 use serde_json::json;
 
@@ -17,19 +19,22 @@ pub const TOKENS: u64 = 8;
 /// Lengths of dp, cp, tp, ep and etp, and pipeline stages.
 pub type Mesh = ([u32; 5], u32);
 
-/// A model on a mesh, as the trainer lays it there.
-pub struct Laid(ModelSpec, Place, RowCut);
+/// A model on a mesh, as the trainer lays it there, and the adapters that train in the place of it.
+pub struct Laid(ModelSpec, Option<Lora>, Place, RowCut);
 
 impl Declares for Laid {
     fn declare(&self) -> Vec<UnitDecl> {
-        let Laid(model, place, rows) = self;
+        let Laid(model, lora, place, rows) = self;
         let [tp, ep, etp] = [Axis::Tp, Axis::Ep, Axis::Etp].map(|a| place.length(a));
         let m = model.model();
         check(m, tp.into()).unwrap();
         experts(m, ep.into()).unwrap();
         parts_of_experts(m, etp.into()).unwrap();
         context(m).unwrap();
-        let mut units = crossweave_nn::units_over(m, place);
+        let mut units = match lora {
+            Some(lora) => lora.units(model, place).unwrap(),
+            None => crossweave_nn::units_over(m, place),
+        };
         for u in &mut units {
             u.rows = *rows;
             if tp > 1 {
@@ -56,7 +61,7 @@ pub fn laid(model: &ModelSpec, s: &RankSpec, (mesh, _): Mesh, turn: usize) -> (L
         causal: true,
     };
     let s = RankSpec { place, ..s.clone() };
-    (Laid(model.clone(), place, rows), s)
+    (Laid(model.clone(), None, place, rows), s)
 }
 
 /// Factors of the ranks of a stage, given over how many axes of dense layers they lie.
@@ -280,6 +285,46 @@ fn tokens_that_count_are_counted_over_ranks_that_cut_rows() {
                 _ => figures_near(&got, &whole, &what),
             }
         }
+    }
+}
+
+/// One half of an adapter of stacks is cut with the experts, and the other is whole on every rank that has parts of these: its gradient is a sum over them.
+#[test]
+fn adapters_of_experts_train_over_parts_of_these() {
+    let w = world();
+    let [_, lora] = adapters();
+    for (k, mesh) in [
+        ([2, 1, 2, 1, 2], 1),
+        ([2, 1, 2, 2, 2], 1),
+        ([1, 2, 2, 2, 2], 1),
+        ([1, 1, 2, 1, 2], 1),
+        ([2, 1, 2, 2, 1], 1),
+        ([2, 1, 2, 1, 2], 2),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let ([dp, ..], pp) = mesh;
+        let model = mixtral(4, 2);
+        let base = of_length(spec(dp, 1 + k as u32 % 2), TOKENS);
+        let on = |base: &RankSpec| {
+            let (Laid(model, _, place, rows), mut s) = laid(&model, base, mesh, k);
+            let laid = Laid(model, Some(lora.clone()), place, rows);
+            if pp > 1 {
+                s.pipeline = Some(stages(&laid, PipelineOrder::OneFOneB));
+            }
+            (laid, s)
+        };
+        let (laid, s) = on(&staged(base.clone(), k as u32 % 4));
+        let whole = train(&w, &(model.clone(), lora.clone()), &base, 3);
+        let got = train(&w, &laid, &s, 3);
+        let far = distance(&got, &whole);
+        assert!(far < 2e-5, "{mesh:?}: {far:e}");
+        // Matrices B begin as zeros: behind a first step A has a gradient too.
+        let (laid, s) = on(&sgd(base.clone()));
+        let whole = train(&w, &(model.clone(), lora.clone()), &sgd(base), 2);
+        let far = gradients_apart(&train(&w, &laid, &s, 2), &whole);
+        assert!(far < 1e-5, "{mesh:?}: {far:e}");
     }
 }
 

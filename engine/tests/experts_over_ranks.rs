@@ -37,7 +37,7 @@ impl Declares for Adapted {
 }
 
 /// On attention, under which experts stay as they are; and on these too.
-fn adapters() -> [Lora; 2] {
+pub fn adapters() -> [Lora; 2] {
     let of = |dropout, parameters: &[&str]| Lora {
         r: 2,
         alpha: 4.0,

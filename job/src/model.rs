@@ -379,12 +379,6 @@ impl Source {
         let may = split::experts(self.spec.model(), ep);
         may.map_err(|e| JobError::refused(format!("mesh.ep: {}", e.what), e.fix))?;
         let etp = place.length(Axis::Etp).into();
-        if etp > 1 && self.lora.as_ref().is_some_and(|l| !l.parameters.is_empty()) {
-            return Err(JobError::refused(
-                "mesh.etp: adapters of experts (target_parameters) stand on ranks that have these whole",
-                "set it to 1",
-            ));
-        }
         let may = split::parts_of_experts(self.spec.model(), etp);
         may.map_err(|e| JobError::refused(format!("mesh.etp: {}", e.what), e.fix))
     }

@@ -37,8 +37,8 @@ pub struct StepGroups {
     pub ties: BTreeMap<usize, GroupKey>,
     /// Those with whom blocks communicate, by what they say in the dry run.
     pub blocks: Vec<GroupKey>,
-    /// Ranks that have other tokens of the same rows, with whom sums of gradients are completed.
-    pub tokens: Option<GroupKey>,
+    /// Ranks with whom sums of gradients are completed: those that have other tokens of the same rows, and other parts of the same experts.
+    pub summands: Vec<GroupKey>,
     /// Ranks that have the other parts of matrices which an optimizer sees whole.
     pub matrices: Option<GroupKey>,
 }
@@ -86,7 +86,7 @@ impl StepGroups {
             ties,
             stages,
             blocks: said_groups(spec, facts),
-            tokens: token_group(spec, facts),
+            summands: summand_groups(spec, facts),
             matrices: None,
         }
     }
@@ -109,7 +109,7 @@ impl StepGroups {
         let others = others.chain(gathers.flatten());
         for key in others
             .chain(&self.blocks)
-            .chain(&self.tokens)
+            .chain(&self.summands)
             .chain(&self.matrices)
         {
             if !out.contains(key) {
@@ -120,11 +120,12 @@ impl StepGroups {
     }
 }
 
-/// The group over which reductions complete gradients that ranks with other tokens have summands of: one for the whole model.
-fn token_group(spec: &RankSpec, facts: &Facts) -> Option<GroupKey> {
-    let mut said = facts.units.iter().flat_map(|u| &u.talk.reduction);
-    let group = said.find_map(|s| spec.place.among(s.axes))?;
-    Some(group.on(Channel::Tokens))
+/// The groups over which reductions complete gradients that ranks have summands of: for the whole model, in an order that all ranks have.
+fn summand_groups(spec: &RankSpec, facts: &Facts) -> Vec<GroupKey> {
+    let said = facts.units.iter().flat_map(|u| &u.talk.reduction);
+    let groups = said.filter_map(|s| spec.place.among(s.axes));
+    let all: BTreeSet<GroupKey> = groups.map(|g| g.on(Channel::Tokens)).collect();
+    all.into_iter().collect()
 }
 
 /// The groups of what blocks say, in an order that all ranks have.

@@ -315,10 +315,16 @@ impl Given<'_> {
             false => self.declare(b, &own.figures)?,
         };
         let stages = self.declare(b, &own.stages)?;
-        let tokens = self.declare(b, &own.tokens)?;
-        let matrices = match own.matrices == own.tokens {
-            true => tokens,
-            false => self.declare(b, &own.matrices)?,
+        let mut summed = vec![];
+        for key in &own.summands {
+            summed.push((key, self.declare(b, &Some(key.clone()))?));
+        }
+        let known = summed
+            .iter()
+            .find(|(key, _)| own.matrices.as_ref() == Some(*key));
+        let matrices = match known {
+            Some((_, group)) => *group,
+            None => self.declare(b, &own.matrices)?,
         };
         let [at, among] = [s.place.at(Axis::Tp), s.place.length(Axis::Tp)].map(u64::from);
         // Where one of the two is everyone it is declared already.
@@ -355,7 +361,7 @@ impl Given<'_> {
             wire: s.precision.wire,
             accumulate: s.precision.accum,
             parts: self.parts.clone(),
-            summands: self.summands(),
+            summands: self.summands(&summed),
             shards: s.canonical,
             micro_batches: s.micro_batches,
             groups: Groups {
@@ -363,7 +369,6 @@ impl Given<'_> {
                 figures,
                 stages,
                 all,
-                tokens,
                 matrices: matrices
                     .filter(|_| own.matrices.is_some())
                     .map(|group| Matrices {
@@ -381,13 +386,17 @@ impl Given<'_> {
         given.skip(2).map(|(shape, _)| shape.numel()).sum()
     }
 
-    /// Returns what of each unit is a summand on each rank that has other tokens of the same rows.
-    fn summands(&self) -> Vec<Summands> {
+    /// Returns what of each unit is a summand on each rank of one of these groups.
+    fn summands(&self, groups: &[(&GroupKey, Option<GroupId>)]) -> Vec<Summands> {
         let each = self.units.iter().zip(self.flats);
         let of = |(unit, flat): (&UnitDecl, &Flat)| {
             let params = unit.params.iter().enumerate();
             let summed = params.filter(|(_, p)| !unit.summed_over(p).is_empty());
+            let axes = unit.params.iter().map(|p| unit.summed_over(p));
+            let axes = axes.fold(AxisSet::NONE, AxisSet::union);
+            let over = groups.iter().find(|(key, _)| key.axes == axes);
             Summands {
+                group: over.and_then(|(_, group)| *group),
                 ranges: summed.map(|(i, _)| flat.layout.range(i)).collect(),
                 before: unit.has_uneven_parts(),
             }

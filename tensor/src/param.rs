@@ -102,7 +102,7 @@ pub struct ParamDecl {
     /// It meets the tokens of hidden states one by one, and all ranks have it whole: where these tokens are cut over ranks
     /// ([`UnitDecl::hidden_over`]) each rank has a summand of its gradient.
     pub along_tokens: bool,
-    /// Ranks that have parts of an expert's inner width (`etp`) have a summand of its gradient each, which nothing sums: it runs where one rank has all parts.
+    /// It meets parts of an expert's inner width, and all ranks that have these (`etp`) have it whole: each has a summand of its gradient.
     pub along_parts: bool,
 }
 
@@ -219,11 +219,15 @@ pub struct UnitDecl {
 
 impl UnitDecl {
     /// The axes over whose ranks the gradient of one of its parameters is summed beside the sum of ZeRO, once a step: those that cut the
-    /// tokens that the parameter meets ([`ParamDecl::along_tokens`]).
+    /// tokens that the parameter meets ([`ParamDecl::along_tokens`]), or the experts ([`ParamDecl::along_parts`]).
     pub fn summed_over(&self, p: &ParamDecl) -> AxisSet {
-        let cut = self.place.among(self.hidden_over);
-        let summed = cut.filter(|_| p.along_tokens && p.group.trains());
-        summed.map_or(AxisSet::NONE, |g| g.axes)
+        let cut = match (p.along_tokens, p.along_parts) {
+            (true, _) => self.hidden_over,
+            (false, true) => Axis::Etp.into(),
+            (false, false) => AxisSet::NONE,
+        };
+        let cut = self.place.among(cut).filter(|_| p.group.trains());
+        cut.map_or(AxisSet::NONE, |g| g.axes)
     }
 
     /// Returns true if ranks hold parts of different sizes of one of its parameters (rows of a vocabulary that they do not divide).

@@ -35,12 +35,12 @@ fn with_base(s: &Scratch) -> Value {
 }
 
 #[test]
-fn a_run_goes_on_over_ranks_that_have_other_experts() {
+fn a_run_goes_on_over_ranks_that_have_other_experts_and_parts_of_them() {
     let s = Scratch::new();
     let config = with_base(&s);
     let job = |steps| s.job_of(config.clone()).steps(steps);
     job(6).run("whole");
-    let over: [(u32, &[&str]); 3] = [
+    let over: [(u32, &[&str]); 5] = [
         (2, &["mesh.ep=2", "zero_optimization.stage=2"]),
         (2, &["mesh.pp=2", "zero_optimization.stage=1"]),
         (
@@ -51,6 +51,8 @@ fn a_run_goes_on_over_ranks_that_have_other_experts() {
                 "model.recompute=\"full\"",
             ],
         ),
+        (2, &["mesh.etp=2", "zero_optimization.stage=2"]),
+        (4, &["mesh.pp=2", "mesh.etp=2"]),
     ];
     for (i, (ranks, sets)) in over.iter().enumerate() {
         let (part, rest) = (format!("{i}-part"), format!("{i}-rest"));
@@ -199,12 +201,6 @@ fn what_cannot_be_adapted_is_refused_by_key() {
             "matches no module",
             "target_parameters",
         ],
-    );
-    refused(
-        of("down_proj"),
-        &["mesh.tp=2"],
-        2,
-        &["mesh.etp", "set it to 1"],
     );
     let folder = oracle("llama-mqa").join("model");
     let mut config = base.clone();

@@ -53,8 +53,6 @@ pub struct Groups {
     pub stages: Option<GroupId>,
     /// Everyone.
     pub all: Option<GroupId>,
-    /// Ranks that have other tokens of the same rows.
-    pub tokens: Option<GroupId>,
     /// Ranks that have the other parts of matrices that an optimizer sees whole.
     pub matrices: Option<Matrices>,
 }
@@ -87,9 +85,11 @@ pub struct Parts {
     pub leave: bool,
 }
 
-/// What of a unit's gradient is a summand on each rank that has other tokens of the same rows (sequence parallelism).
+/// What of a unit's gradient is a summand on each rank that has other tokens of the same rows (sequence parallelism), or other parts of the same experts.
 #[derive(Clone, Debug, Default)]
 pub struct Summands {
+    /// These ranks; units that the same ranks share have the same.
+    pub group: Option<GroupId>,
     /// Elements of its flat, in order.
     pub ranges: Vec<Range<u64>>,
     /// They are summed before the reduction over the ranks that share the flat: those that have other tokens have flats of other lengths, so
@@ -128,7 +128,7 @@ pub struct Job {
     pub accumulate: DType,
     /// How the micro-batches of each unit are added up.
     pub parts: Vec<Parts>,
-    /// What of each unit's gradient is summed over the ranks that have other tokens.
+    /// What of each unit's gradient is summed over ranks beside those that share it.
     pub summands: Vec<Summands>,
     /// Logical shards that sums go over, where they are canonical.
     pub shards: Option<u32>,

@@ -103,24 +103,22 @@ fn add_parts(
     }
 }
 
-/// Sums over the ranks that have other tokens what each has a summand of, of all units of a bucket in one call: of whole gradients
-/// `before` they are reduced, or of slices behind that. Returns true if there was something.
+/// Sums over ranks that have other tokens, or other parts of experts, what each has a summand of, of all units of a bucket in one call: of whole gradients
+/// `before` they are reduced, or of slices behind that. Returns true if there was something. A bucket is of units that the same ranks share.
 fn sum_summands<'v>(
     (job, flats): (&Job, &[Flat]),
     on: &On<'_>,
     grads: impl Iterator<Item = (usize, &'v View<'v>)>,
     before: bool,
 ) -> bool {
-    let Some(group) = job.groups.tokens else {
-        return false;
-    };
-    let mut members = vec![];
+    let (mut members, mut group) = (vec![], None);
     for (u, grad) in grads {
         let flat = &flats[u];
         let summands = job.summands.get(u);
         let Some(summands) = summands.filter(|s| s.before == before) else {
             continue;
         };
+        group = group.or(summands.group);
         let here = match before {
             true => 0..flat.length(),
             false => flat.owned.clone(),
@@ -137,11 +135,13 @@ fn sum_summands<'v>(
             }
         }
     }
-    let some = !members.is_empty();
-    if some {
-        on.collective(group, Traffic::Grad, members);
+    match group.filter(|_| !members.is_empty()) {
+        None => false,
+        Some(group) => {
+            on.collective(group, Traffic::Grad, members);
+            true
+        }
     }
-    some
 }
 
 impl Grads<'_> {
