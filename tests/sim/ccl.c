@@ -1,6 +1,7 @@
 /* A simulator of NCCL and RCCL, whose functions are the same, for ranks that are threads or processes of one machine: a group is found by its id, the
  * n-th collective of each rank meets the n-th of the others, and data goes through files. Reductions are in rank order. Collectives that do not
- * match are said, and end the group. */
+ * match are said, and end the group. What is refused is on NCCL's pages (docs.nvidia.com/deeplearning/nccl/user-guide/docs/api: comms, colls, p2p, ops);
+ * RCCL forms a group as it does (`PAGES.md`). */
 #include "sim.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -93,10 +94,25 @@ static int join(comm **out, int n, uid id, int rank, comm *parent) {
   unlock(g);
   return 7;
 }
-API int ncclCommInitRankConfig(comm **out, int n, uid id, int rank, config *cfg) { if (!sim_depth() || cfg->magic != 0xcafebeef || cfg->blocking || cfg->size < 44 || n > RANKS || rank >= n || !id.b[127]) return 4; return join(out, n, id, rank, NULL); }
+#ifdef SIM_HIP
+/* RCCL waits for a rank that is missing although it is asked not to (github.com/ROCm/rocm-systems/pull/10796, of August 2026). */
+static int formed_now(comm **out, int r) {
+  comm *c = *out;
+  while (r == 7 && !sim_newer && c->g->here < c->g->n && !c->g->dead) { struct timespec t = {0, 500000}; nanosleep(&t, NULL); }
+  return r;
+}
+#else
+#define formed_now(out, r) (r)
+#endif
+API int ncclCommInitRankConfig(comm **out, int n, uid id, int rank, config *cfg) {
+  if (!sim_depth() || cfg->magic != 0xcafebeef || cfg->blocking || cfg->size < 44 || n < 1 || n > RANKS || rank < 0 || rank >= n || !id.b[127]) return 4;
+  int r = join(out, n, id, rank, NULL);
+  return formed_now(out, r);
+}
 /* Ranks of a colour by their keys, and those of one key by their ranks: all members say theirs in files. */
 API int ncclCommSplit(comm *c, int color, int key, comm **out, config *cfg) {
-  if (!sim_depth() || cfg->magic != 0xcafebeef || cfg->blocking) return 4;
+  /* comms: no colour is -1, and nothing is under way on the parent. */
+  if (!sim_depth() || cfg->magic != 0xcafebeef || cfg->blocking || color < -1) return 4;
   *out = NULL;
   char path[128];
   int said[2] = {color, key}, of[RANKS][2], split = c->splits++, n = c->g->n;
@@ -254,6 +270,8 @@ typedef struct call { comm *c; char kind; const void *send; void *recv; size_t n
 static void *piece(const char *path, size_t n, int make) {
   int fd = open(path, make ? O_RDWR | O_CREAT | O_TRUNC : O_RDWR, 0600);
   if (fd < 0 || (make && ftruncate(fd, (off_t)n + 1))) { fprintf(stderr, "SIMULATOR: %s: %s\n", path, strerror(errno)); abort(); }
+  /* p2p: what is received has the count and type of what is sent. */
+  if (!make && lseek(fd, 0, SEEK_END) != (off_t)n + 1) { fprintf(stderr, "SIMULATED collectives: %zu bytes are wanted of %s, others came\n", n, path); close(fd); return NULL; }
   void *p = mmap(NULL, n + 1, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
   if (p == MAP_FAILED) { fprintf(stderr, "SIMULATOR: %s: %s\n", path, strerror(errno)); abort(); }
@@ -280,8 +298,8 @@ static void meet(void *arg) {
     if (there) {
       snprintf(path, sizeof path, "%s.m%d.%d.%u", c->file, k->root, c->rank, i);
       void *p = piece(path, bytes, 0);
-      memcpy(k->recv, p, bytes);
-      munmap(p, bytes + 1);
+      if (p) { memcpy(k->recv, p, bytes); munmap(p, bytes + 1); }
+      else { lock(g); g->dead = 1; unlock(g); }
       unlink(path);
     }
   } else {
@@ -323,8 +341,20 @@ static void meet(void *arg) {
   drop(c);
   free(k);
 }
+/* colls, in-place operations: where both operands are one, or a rank's piece lies where it belongs; else they lie apart. */
+static int overlaps(const call *x, const comm *c) {
+  uint64_t one = x->n * width(x->type), all = one * (uint64_t)c->g->n;
+  addr a = (addr)x->send, b = (addr)x->recv;
+  uint64_t in = x->kind == 'S' ? all : one, out = x->kind == 'G' ? all : one;
+  if (!a || !b || a + in <= b || b + out <= a) return 0;
+  return x->kind == 'S' ? b != a + one * (uint64_t)c->rank : x->kind == 'G' ? a != b + one * (uint64_t)c->rank : a != b;
+}
 static int go(comm *c, stream *s, call x) {
   if (!sim_depth() || !grouping || c->aborted) return 5;
+  if (x.n && !core_kind((addr)(x.send ? x.send : x.recv), 1)) return 4;
+  /* colls, p2p: a rank of the group; a type and a reduction of the library's. */
+  if (x.root < 0 || x.root >= c->g->n || x.type > BF16 || (x.op > 4 && x.op < 100)) return 4;
+  if (strchr("ASGB", x.kind) && overlaps(&x, c)) { fprintf(stderr, "SIMULATED collectives: operands overlap, and are not in place\n"); return 4; }
   call *k = malloc(sizeof *k);
   *k = x; k->c = c; c->last = s;
   __atomic_add_fetch(&c->refs, 1, __ATOMIC_SEQ_CST);
@@ -341,6 +371,9 @@ API int ncclBroadcast(const void *a, void *b, size_t n, uint32_t t, int root, co
 API int ncclReduce(const void *a, void *b, size_t n, uint32_t t, uint32_t op, int root, comm *c, stream *s) { return go(c, s, (call){.kind = 'R', .send = a, .recv = b, .n = n, .type = t, .op = op, .root = root}); }
 API int ncclSend(const void *a, size_t n, uint32_t t, int peer, comm *c, stream *s) { return go(c, s, (call){.kind = 's', .send = a, .n = n, .type = t, .root = peer}); }
 API int ncclRecv(void *b, size_t n, uint32_t t, int peer, comm *c, stream *s) { return go(c, s, (call){.kind = 'r', .recv = b, .n = n, .type = t, .root = peer}); }
+int ccl_ranks(comm *c) { return c->g->n; }
+/* Calls of it are under way on streams, and it was not given up. */
+int ccl_busy(comm *c) { return __atomic_load_n(&c->refs, __ATOMIC_SEQ_CST) > 1 && !c->aborted && !c->g->dead; }
 /* HCCL has ranks formed when its call returns: 0, 7 while one is missing. */
 int ccl_formed(comm *c) { return c->g->dead ? 6 : c->g->here < c->g->n ? 7 : 0; }
 int ccl_rank(comm *c) { return c->rank; }

@@ -3,13 +3,14 @@
  *
  * It is stricter than a driver where that finds mistakes: memory of a device lies at addresses that fault when the host touches them, fresh and freed
  * memory reads as NaN, copies must lie inside memory that was allocated or registered, and what is freed twice or never is counted. As drivers do, it
- * frees memory only when all streams of the device stand still, and blocks who gives a stream more than it has room for (seen on a device, of
- * page-locked memory: ADR 0102). `sim_*` functions of one integer are the tests' own. `CW_SIM` in the environment is a list by commas:
+ * frees memory only when all streams of the device stand still (ACL does not: `sim_frees_wait`), and blocks who gives a stream more than it has room
+ * for (seen on a device, of page-locked memory: ADR 0102). What vendors' pages say of each function is in `PAGES.md`. `sim_*` functions of one integer are the tests' own. `CW_SIM` in the environment is a list by commas:
  *   late=SEED   a stream pauses before some of its commands, as the seed draws
  *   lazy        a stream runs no further than somebody asks, or 20 ms after it was given work
  *   notes       launches are written down, not computed
  *   memory=MIB  of each device
- *   devices=N   how many there are, up to 8 */
+ *   devices=N   how many there are, up to 8
+ *   newer       the run time is of a version whose pages have dropped a restriction (`PAGES.md` says which) */
 #include "sim.h"
 #include <errno.h>
 #include <sys/mman.h>
@@ -20,7 +21,7 @@
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 device sim_devices[DEVICES];
-int sim_visible = DEVICES, sim_words = 1;
+int sim_visible = DEVICES, sim_words = 1, sim_newer;
 size_t sim_most = 1ull << 30;
 int sim_notes;
 static uint64_t late;
@@ -39,6 +40,7 @@ __attribute__((constructor)) static void begin(void) {
     if (!strncmp(word, "late=", 5)) late = strtoull(word + 5, NULL, 10) * 2 + 1;
     else if (!strcmp(word, "lazy")) lazy = 1;
     else if (!strcmp(word, "notes")) sim_notes = 1;
+    else if (!strcmp(word, "newer")) sim_newer = 1;
     else if (!strncmp(word, "memory=", 7)) sim_most = strtoull(word + 7, NULL, 10) << 20;
     else if (!strncmp(word, "devices=", 8)) sim_visible = atoi(word + 8) < DEVICES ? atoi(word + 8) : DEVICES;
     else if (*word) fprintf(stderr, "SIMULATOR: CW_SIM: unknown word %s\n", word);
@@ -84,6 +86,7 @@ static int take(block **at, char *p, char kind) {
 }
 int core_alive(const void *real) { lock(); int there = find((addr)(arena + ((const char *)real - truth)), 1) != NULL; unlock(); return there; }
 int core_kind(addr a, size_t n) { lock(); block *b = find(a, n); int k = b ? b->kind : 0; unlock(); return k; }
+int core_device(addr a) { lock(); block *b = find(a, 1); int d = b ? b->dev : -1; unlock(); return d; }
 static int inside(addr a, size_t n) { return core_kind(a, n) != 0; }
 
 /* ---- streams. A command's number is its place in the stream. */
@@ -95,7 +98,8 @@ typedef struct command {
 } command;
 struct graph { command *first, **last; };
 /* `given`, `done`: numbers of the last command it was given and has ended; `asked`: how far somebody waits for it to come. */
-struct stream { device *c; command *first, **last; uint64_t given, done, asked, drawn; stream *beside; /* of all streams */ int busy, dead, priority, spoilt, refs; /* its thread's, and those of events recorded on it */ graph *capture; pthread_t t, capturer; };
+/* `thrown`: up to which command it is to be thrown away. */
+struct stream { device *c; command *first, **last; uint64_t given, done, asked, drawn, thrown; stream *beside; /* of all streams */ int busy, dead, priority, spoilt, aborted, refs; /* its thread's, and those of events recorded on it */ graph *capture; pthread_t t, capturer; };
 #define ROOM 1000 /* commands of a stream that have not ended */
 static int streams, events, launches, graphs;
 static stream *all;
@@ -144,11 +148,11 @@ static void run(stream *s, command *q) {
       break;
     }
     case 'e': if (q->v > q->e->passed) { q->e->passed = q->v; q->e->at = now(); } break;
-    case 'w': while (q->e->passed < q->v && !s->c->dead && !q->e->c->dead) { ask(q->e->s, q->n); pthread_cond_wait(&moved, &big); } break;
+    case 'w': while (q->e->passed < q->v && s->thrown <= s->done && !s->c->dead && !q->e->c->dead) { ask(q->e->s, q->n); pthread_cond_wait(&moved, &big); } break;
     /* Drivers compare 64-bit words in a circle. */
     case 'g': while ((int64_t)(__atomic_load_n((uint64_t *)sim_real(q->dst), __ATOMIC_ACQUIRE) - q->v) < 0 && !s->c->dead) { unlock(); nap(200); lock(); } break;
     case 's': __atomic_store_n((uint64_t *)sim_real(q->dst), q->v, __ATOMIC_RELEASE); break;
-    case 'h': unlock(); q->fn(q->data); lock(); break;
+    case 'h': case 'l': unlock(); q->fn(q->data); lock(); break;
     case 'k': {
       unlock();
       st r = q->run ? q->run(q->data, s->c) : OK;
@@ -189,9 +193,10 @@ static void *serve(void *arg) {
     command *q = s->first;
     s->first = q->next; if (!s->first) s->last = &s->first;
     s->busy = 1;
-    run(s, q);
+    int thrown = s->thrown > s->done && q->kind != 'l';
+    if (!thrown) run(s, q);
     drop_event(q->e);
-    if (q->kind == 'k') free(q->data);
+    if (q->kind == 'k' || (thrown && q->kind == 'h')) free(q->data);
     free(q->line); free(q);
     s->busy = 0; s->done++;
     pthread_cond_broadcast(&moved);
@@ -214,7 +219,7 @@ static st push(stream *s, command x) {
   unlock();
   return OK;
 }
-void sim_enqueue(stream *s, void (*fn)(void *), void *arg) { push(s, (command){.kind = 'h', .fn = fn, .data = arg}); }
+void sim_enqueue(stream *s, void (*fn)(void *), void *arg) { push(s, (command){.kind = 'l', .fn = fn, .data = arg}); }
 
 /* What a capturing stream, or the thread that captures, must not be asked. */
 #define FREE(s) if ((s)->capture) { (s)->spoilt = 1; return CAPTURE_UNSUPPORTED; }
@@ -246,7 +251,7 @@ st core_free(addr p) {
   int dev = n ? b->dev : 0;
   int had = n && take(&of_device[dev], (char *)p, 'd');
   /* It is gone at once for who uses it too late, although the caller has to wait. */
-  if (had) { used[dev] -= n; memset(sim_real(p), 0xff, n); still(c); }
+  if (had) { used[dev] -= n; memset(sim_real(p), 0xff, n); if (sim_frees_wait) still(c); }
   unlock();
   return had ? OK : INVALID;
 }
@@ -265,7 +270,7 @@ st core_host_alloc(void **p, size_t n) {
   lock(); add(&blocks, *p, n, 'h', c->index); unlock();
   return OK;
 }
-st core_host_free(void *p) { HERE(); UNSAFE(); lock(); still(c); unlock(); return release(p, 'h', 1); }
+st core_host_free(void *p) { HERE(); UNSAFE(); lock(); if (sim_frees_wait) still(c); unlock(); return release(p, 'h', 1); }
 st core_host_register(void *p, size_t n) {
   HERE();
   if (!n) return INVALID;
@@ -300,6 +305,9 @@ st core_stream(stream **p, int priority) {
   return OK;
 }
 st core_stream_destroy(stream *s) { if (!sim_here()) return NO_CONTEXT; lock(); s->dead = 1; pthread_cond_broadcast(&moved); unlock(); return OK; }
+device *core_stream_device(const stream *s) { return s->c; }
+void core_stream_abort(stream *s) { lock(); s->thrown = s->given; s->aborted = 1; ask(s, s->given); pthread_cond_broadcast(&moved); unlock(); }
+int core_stream_aborted(stream *s) { lock(); int was = s->aborted; s->aborted = 0; unlock(); return was; }
 st core_stream_query(stream *s) { HERE(); FREE(s); lock(); ask(s, s->given); int busy = s->busy || s->first, dead = s->c->dead; unlock(); return dead ? dead : busy ? NOT_READY : OK; }
 st core_stream_wait(stream *s, event *e) { HERE(); FREE(s); lock(); uint64_t v = e->asked, n = e->number; e->refs++; unlock(); return push(s, (command){.kind = 'w', .e = e, .v = v, .n = n}); }
 st core_host_func(stream *s, void (*fn)(void *), void *arg) { HERE(); FREE(s); return push(s, (command){.kind = 'h', .fn = fn, .data = arg}); }
@@ -318,6 +326,7 @@ st core_event_record(event *e, stream *s) {
   return push(s, (command){.kind = 'e', .e = e, .v = v});
 }
 st core_event_query(event *e) { HERE(); lock(); ask(e->s, e->number); st r = e->c->dead ? e->c->dead : e->passed < e->asked ? NOT_READY : OK; unlock(); return r; }
+const stream *core_event_stream(const event *e) { return e->s; }
 int core_event_recorded(event *e) { lock(); int r = e->asked > 0; unlock(); return r; }
 st core_event_elapsed(float *ms, event *a, event *b) { HERE(); if (!a->asked || !b->asked) return BAD_HANDLE; if (a->passed < a->asked || b->passed < b->asked) return NOT_READY; *ms = (float)(((double)b->at - (double)a->at) / 1e6); return OK; }
 

@@ -3,6 +3,7 @@
 #include "sim.h"
 
 const unsigned sim_warp = 32;
+const int sim_frees_wait = 1;
 static __thread device *stack[64];
 static __thread int depth;
 device *sim_here(void) { return depth ? stack[depth - 1] : NULL; }

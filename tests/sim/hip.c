@@ -3,6 +3,7 @@
 #include "sim.h"
 
 const unsigned sim_warp = 64;
+const int sim_frees_wait = 1;
 static __thread int current;
 
 device *sim_here(void) { return current < sim_visible ? &sim_devices[current] : NULL; }

@@ -29,10 +29,12 @@ enum { DEVICES = 8, OK = 0, INVALID = 1, OOM = 2, NO_DEVICE = 100, BAD_DEVICE = 
 device *sim_here(void);
 /* Threads of a warp or wave. */
 extern const unsigned sim_warp;
+/* Whether memory is freed only when the device stands still, as CUDA and HIP do it. */
+extern const int sim_frees_wait;
 
 /* ---- the core */
 extern device sim_devices[DEVICES];
-extern int sim_visible, sim_words;
+extern int sim_visible, sim_words, sim_newer;
 extern size_t sim_most;
 /* Where the host reaches what lies at an address of the device, whose own addresses fault when the host touches them. */
 void *sim_real(addr a);
@@ -49,12 +51,18 @@ st core_host_seen(addr *a, void *p);
 st core_copy(addr to, addr from, size_t n, size_t dpitch, size_t spitch, size_t rows, stream *s);
 /* What kind of memory an address lies in: 'd' device, 'h' pinned, 'r' registered, 'v' mapped; 0: none that is known. */
 int core_kind(addr a, size_t n);
+/* Of which device; -1: memory that is none that is known. */
+int core_device(addr a);
 /* Is what lies there, by the host's address, memory of a device that nobody has freed? */
 int core_alive(const void *real);
 st core_copy_peer(addr to, addr from, size_t n, stream *s);
 st core_fill(addr to, size_t pitch, uint64_t value, unsigned width, size_t n, size_t rows, stream *s);
 st core_stream(stream **p, int priority);
 st core_stream_destroy(stream *s);
+device *core_stream_device(const stream *s);
+/* Throws away what is queued, except what a library does once; and whether it has since the last question. */
+void core_stream_abort(stream *s);
+int core_stream_aborted(stream *s);
 st core_stream_query(stream *s);
 st core_stream_wait(stream *s, event *e);
 st core_host_func(stream *s, void (*fn)(void *), void *arg);
@@ -64,8 +72,9 @@ st core_event(event **p);
 st core_event_destroy(event *e);
 st core_event_record(event *e, stream *s);
 st core_event_query(event *e);
-/* Has it been recorded at all? */
+/* Has it been recorded at all? And on which stream last? */
 int core_event_recorded(event *e);
+const stream *core_event_stream(const event *e);
 st core_event_elapsed(float *ms, event *a, event *b);
 st core_capture_begin(stream *s);
 st core_capture_end(stream *s, graph **out);

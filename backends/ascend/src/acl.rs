@@ -35,14 +35,21 @@ pub(crate) const EVENT_COMPLETE: i32 = 1;
 pub(crate) const STREAM_FLAGS: u32 = 1 | 2;
 /// `ACL_STREAM_STATUS_COMPLETE`: the other way round than an event's.
 pub(crate) const STREAM_COMPLETE: i32 = 0;
-/// Priorities of streams, of which 0 is the most urgent.
-pub(crate) const LEAST_URGENT: u32 = 7;
+/// The priority of every stream: what training devices take, to CANN 9.0.
+pub(crate) const PRIORITY: u32 = 0;
+/// What `aclrtMemcpyAsync` wants both addresses to be multiples of, to CANN 8.3.
+pub(crate) const COPY_ALIGN: u64 = 64;
+/// Most bytes of a row of `aclrtMemcpy2dAsync`, a power of two below its limit of 5,000,000, and most rows.
+pub(crate) const ROW: usize = 1 << 22;
+pub(crate) const ROWS: usize = 5 << 20;
 /// `ACL_CALLBACK_BLOCK`: the stream waits for the call.
 pub(crate) const CALLBACK_BLOCK: i32 = 1;
 /// `ACL_OPT_DETERMINISTIC`.
 pub(crate) const OPT_DETERMINISTIC: i32 = 0;
-/// `ACL_HOST_REGISTER_MAPPED`.
-pub(crate) const HOST_REGISTER_MAPPED: i32 = 0;
+/// `ACL_HOST_REG_PINNED`.
+pub(crate) const HOST_REG_PINNED: u32 = 0x1000_0000;
+/// What memory that is registered begins at a multiple of.
+pub(crate) const PAGE: usize = 4096;
 /// `ACL_ERROR_REPEAT_INITIALIZE`: somebody in this process has started it.
 pub(crate) const STARTED_ALREADY: Status = 100002;
 
@@ -83,7 +90,8 @@ crossweave_gpu::functions! {
         fn aclrtDeviceCanAccessPeer(*mut i32, i32, i32) -> Status;
         fn aclrtDeviceEnablePeerAccess(i32, u32) -> Status;
     } optional {
-        fn aclrtHostRegister(*mut c_void, u64, i32, *mut *mut c_void) -> Status;
+        fn aclsysGetVersionNum(*mut c_char, *mut i32) -> Status;
+        fn aclrtHostRegisterV2(*mut c_void, u64, u32) -> Status;
         fn aclrtHostUnregister(*mut c_void) -> Status;
         fn aclrtStreamAbort(Handle) -> Status;
         fn aclrtDestroyStreamForce(Handle) -> Status;

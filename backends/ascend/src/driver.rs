@@ -1,12 +1,12 @@
-//! ACL as the back end uses it: streams with their host calls, events, which memory is the host's, and what the host does in stream order because
-//! ACL does not (copies within the host, fills of more than a byte).
+//! ACL as the back end uses it: streams with their host calls, events, which memory is the host's, copies within ACL's limits, and what the host
+//! does in stream order because ACL does not (copies within the host, fills of more than a byte).
 
 use crate::acl::{self, Functions, HostFn};
 use crate::calls::Reporter;
 use crate::error;
 use crate::staging::Staging;
-use crossweave_gpu::{Address, Handle, NOT_READY, Outcome, SUCCESS, call, lock};
-use std::collections::{BTreeMap, HashMap};
+use crossweave_gpu::{Address, Handle, NOT_READY, Outcome, Place, SUCCESS, call, lock};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -45,6 +45,10 @@ pub(crate) struct Acl {
     host: Mutex<BTreeMap<u64, u64>>,
     pub(crate) lanes: Mutex<HashMap<usize, Lane>>,
     pub(crate) staging: Staging,
+    /// Newer than CANN 8.3: copies begin anywhere, and rows are copied on the device too.
+    pub(crate) anywhere: bool,
+    /// Devices that were given access: from whom, to whom.
+    reached: Mutex<BTreeSet<(i32, i32)>>,
 }
 
 /// An address as ACL's functions take it.
@@ -82,11 +86,17 @@ unsafe extern "C" fn work(arg: *mut c_void) {
 
 impl Acl {
     pub(crate) fn new(t: Functions) -> Acl {
+        let mut number = 0;
+        let package = c"runtime".as_ptr().cast_mut();
+        // SAFETY: a text, which is read, and an out pointer that lives for the call. To CANN 8.3 there is no such function.
+        let newer = unsafe { call!(t, optional aclsysGetVersionNum(package, &mut number)) };
         Acl {
             t: Arc::new(t),
             host: Mutex::default(),
             lanes: Mutex::default(),
             staging: Staging::default(),
+            anywhere: newer.done(),
+            reached: Mutex::default(),
         }
     }
 
@@ -264,13 +274,147 @@ impl Acl {
         bytes: usize,
         s: Handle,
     ) -> Outcome {
-        let way = acl::copy::HOST_TO_DEVICE;
+        // SAFETY: promised by the caller.
+        unsafe { self.send(acl::copy::HOST_TO_DEVICE, to, room, from as u64, bytes, s) }
+    }
+
+    /// Copies from and to anywhere.
+    ///
+    /// # Safety
+    /// As [`Runtime`] says.
+    pub(crate) unsafe fn copy(&self, to: Address, from: Address, bytes: usize, s: Handle) -> Outcome {
+        match self.way(to, from) {
+            // SAFETY: promised by the caller; spans lie inside their memory, so that there is room for what is copied.
+            Some(way) => unsafe { self.send(way, to, bytes, from, bytes, s) },
+            None => {
+                let (to, from) = (to as usize, from as usize);
+                // SAFETY: both lie in memory that lives until the stream has passed the copy.
+                let f = move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+                // SAFETY: promised by the caller.
+                unsafe { self.on_host(s, Box::new(f)) }
+            }
+        }
+    }
+
+    /// Copies that way. Where ACL wants aligned addresses, others go as rows, of which it does not.
+    ///
+    /// # Safety
+    /// As [`Runtime`] says; `room` bytes are there.
+    unsafe fn send(
+        &self,
+        way: i32,
+        to: Address,
+        room: usize,
+        from: Address,
+        bytes: usize,
+        s: Handle,
+    ) -> Outcome {
+        if self.anywhere || (to | from).is_multiple_of(acl::COPY_ALIGN) {
+            let (to, from) = (pointer(to), pointer(from));
+            // SAFETY: promised by the caller.
+            return unsafe { call!(self.t, aclrtMemcpyAsync(to, room, from, bytes, way, s)) };
+        }
+        let (rows, rest) = (bytes / acl::ROW, bytes % acl::ROW);
+        let done = (bytes - rest) as u64;
+        let pitch = acl::ROW;
         // SAFETY: promised by the caller.
         unsafe {
-            call!(
-                self.t,
-                aclrtMemcpyAsync(pointer(to), room, from, bytes, way, s)
-            )
+            let o = self.send_rows(way, to, pitch, from, pitch, pitch, rows, s);
+            match o.done() && rest > 0 {
+                true => self.send_rows(way, to + done, rest, from + done, rest, rest, 1, s),
+                false => o,
+            }
         }
+    }
+
+    /// Copies rows from and to anywhere but within the host.
+    ///
+    /// # Safety
+    /// As [`Runtime`] says.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) unsafe fn send_rows(
+        &self,
+        way: i32,
+        to: Address,
+        dpitch: usize,
+        from: Address,
+        spitch: usize,
+        width: usize,
+        height: usize,
+        s: Handle,
+    ) -> Outcome {
+        let within = way == acl::copy::DEVICE_TO_DEVICE && !self.anywhere;
+        let lines = acl::ROW / width.clamp(1, acl::ROW);
+        // A piece that goes by way of the host lies there without gaps.
+        let most = if within { lines } else { acl::ROWS };
+        for r in (0..height).step_by(most) {
+            for c in (0..width).step_by(acl::ROW) {
+                let (w, h) = ((width - c).min(acl::ROW), (height - r).min(most));
+                let at = |base: Address, pitch: usize| base + (r * pitch + c) as u64;
+                let (to, from) = (at(to, dpitch), at(from, spitch));
+                let (dp, sp) = if h == 1 { (w, w) } else { (dpitch, spitch) };
+                // SAFETY: promised by the caller; the piece is as long as its rows.
+                let o = unsafe {
+                    let rows = |way, to: Address, dp, from: Address, sp| {
+                        let (to, from) = (pointer(to), pointer(from));
+                        call!(self.t, aclrtMemcpy2dAsync(to, dp, from, sp, w, h, way, s))
+                    };
+                    let by_host = |piece: *const c_void| {
+                        let o = rows(acl::copy::DEVICE_TO_HOST, piece as u64, w, from, sp);
+                        match o.done() {
+                            true => rows(acl::copy::HOST_TO_DEVICE, to, dp, piece as u64, w),
+                            false => o,
+                        }
+                    };
+                    match within {
+                        true => self.staging.with(&self.t, w * h, s, |_| {}, by_host),
+                        false => rows(way, to, dp, from, sp),
+                    }
+                };
+                if !o.done() {
+                    return o;
+                }
+            }
+        }
+        done("aclrtMemcpy2dAsync")
+    }
+
+    /// Opens copies between two devices, in both directions: ACL wants it before the first.
+    ///
+    /// # Safety
+    /// Both places are held.
+    pub(crate) unsafe fn open_copies(&self, a: &Place, b: &Place) -> Outcome {
+        let name = "aclrtDeviceEnablePeerAccess";
+        let mut reached = lock(&self.reached);
+        if a.ordinal == b.ordinal || reached.contains(&(a.ordinal, b.ordinal)) {
+            return done(name);
+        }
+        let mut was = Handle::NULL;
+        // SAFETY: promised by the caller; the thread's context is afterwards what it was.
+        let o = unsafe {
+            let _ = call!(self.t, aclrtGetCurrentContext(&mut was));
+            let one_way = |x: &Place, y: &Place| {
+                let mut can = 0;
+                let o = call!(self.t, aclrtDeviceCanAccessPeer(&mut can, x.ordinal, y.ordinal));
+                if !o.done() || can == 0 {
+                    let status = if o.done() { error::NOT_SUPPORTED } else { o.status };
+                    return Outcome { status, ..o };
+                }
+                match call!(self.t, aclrtSetCurrentContext(x.ctx)) {
+                    o if o.done() => call!(self.t, aclrtDeviceEnablePeerAccess(y.ordinal, 0)),
+                    o => o,
+                }
+            };
+            let o = match one_way(a, b) {
+                o if o.done() => one_way(b, a),
+                o => o,
+            };
+            let _ = call!(self.t, aclrtSetCurrentContext(was));
+            o
+        };
+        if o.done() {
+            reached.extend([(a.ordinal, b.ordinal), (b.ordinal, a.ordinal)]);
+        }
+        o
     }
 }

@@ -24,7 +24,7 @@ const KNOWN: &[(Status, &str, Meaning)] = &[
         Meaning::Unsupported,
     ),
     (
-        207000,
+        NOT_SUPPORTED,
         "ACL_ERROR_RT_FEATURE_NOT_SUPPORT",
         Meaning::Unsupported,
     ),
@@ -50,6 +50,8 @@ const KNOWN: &[(Status, &str, Meaning)] = &[
     ),
 ];
 
+/// `ACL_ERROR_RT_FEATURE_NOT_SUPPORT`.
+pub(crate) const NOT_SUPPORTED: Status = 207000;
 /// `ACL_ERROR_RT_NO_DEVICE`.
 pub(crate) const NO_DEVICE: Status = 207004;
 /// `ACL_ERROR_RT_DEVICE_TASK_ABORT`.

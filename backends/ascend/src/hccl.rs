@@ -1,20 +1,18 @@
 //! HCCL behind NCCL's functions, so that what watches, times out and gives up communicators is written once (`crossweave_gpu`).
 //!
-//! What HCCL does otherwise: ids have 4,108 bytes; forming a group blocks, so a thread does it; sends and receives of a group are one batch; there
-//! is no average and no scaled sum, which the host composes; there is no abort: the streams that a communicator used are ended instead.
+//! What HCCL does otherwise: ids have 4,108 bytes; forming a group blocks, so a thread does it, for one group of a device at a time; sends and
+//! receives of a group are batches, in which each peer is sent to and received from once; it reduces fewer types, and has no average and no scaled
+//! sum, which the host composes; there is no abort: the streams that a communicator used are ended instead. What its pages restrict is listed in
+//! `tests/sim/PAGES.md`, whose simulator holds this to it.
 
-use crate::acl::copy;
 use crate::driver::Acl;
 use crate::runtime;
 use crossweave_gpu::library::{self, Wanted};
-use crossweave_gpu::{
-    Config, Handle, IN_PROGRESS, Nccl, NcclTable, Other, Settings, UniqueId, call, lock,
-};
+use crossweave_gpu::{Config, Handle, Nccl, NcclTable, Other, Settings, UniqueId, lock};
 use crossweave_plugin::{Code, DType, Result, abi, fail};
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 const WANTED: Wanted = Wanted {
     what: "HCCL",
@@ -27,10 +25,12 @@ const WANTED: Wanted = Wanted {
 pub(crate) const ROOT_INFO: usize = 4108;
 /// `HCCL_DETERMINISTIC`.
 const CONFIG_DETERMINISTIC: i32 = 0;
-/// `HCCL_E_PARA`, `HCCL_E_MEMORY`, `HCCL_E_RUNTIME`.
+/// `HCCL_E_PARA`, `HCCL_E_RUNTIME`, `HCCL_E_AGAIN`.
 const E_PARA: i32 = 1;
-const E_MEMORY: i32 = 3;
 const E_RUNTIME: i32 = 15;
+const E_AGAIN: i32 = 20;
+/// How long a communicator that is at work is asked to end.
+const GIVE_UP: Duration = Duration::from_secs(10);
 /// HCCL's answers (`hccl_types.h`).
 pub(crate) const WORDS: [&CStr; 25] = [
     c"HCCL_SUCCESS",
@@ -99,13 +99,7 @@ struct Group {
     lib: Arc<Functions>,
     acl: Arc<Acl>,
     rank: u32,
-    raw: AtomicPtr<c_void>,
-    /// `IN_PROGRESS` until the group has formed or failed to.
-    state: AtomicI32,
-    /// The thread that forms it.
-    joining: Mutex<Option<JoinHandle<()>>>,
-    /// Either the thread that formed it is done, or nobody wants it any more; who comes second gives it back.
-    met: AtomicBool,
+    raw: Handle,
     /// What the group of calls at hand sends and receives.
     batch: Mutex<Vec<Item>>,
 }
@@ -116,10 +110,6 @@ impl Group {
     /// Names it among the communicators that used a stream.
     fn number(&self) -> usize {
         std::ptr::from_ref(self) as usize
-    }
-
-    fn handle(&self) -> Handle {
-        Handle(self.raw.load(SeqCst))
     }
 }
 
@@ -143,6 +133,7 @@ pub(crate) fn open(settings: &Settings) -> Result<Nccl> {
         what: WANTED.what,
         version: format!("beside ACL {a}.{b}.{c}"),
         file: opened.name,
+        waits: true,
         other: Some(Other {
             id_bytes: ROOT_INFO,
             id: Box::new(move |out| id(&of_id, out)),
@@ -182,13 +173,16 @@ const TABLE: NcclTable = NcclTable {
     ncclCommDeregister: None,
 };
 
+/// By the pages of `HcclAllReduce`, `HcclReduceScatter` and `HcclReduce`, for training devices of A2 and A3.
 fn reduces(d: DType, reduce: u32) -> bool {
-    let typed = !matches!(d, DType::U8 | DType::U32);
-    typed
-        && matches!(
-            reduce,
-            abi::RED_SUM | abi::RED_PROD | abi::RED_MAX | abi::RED_MIN
-        )
+    use DType::{Bf16, F16, F32, I8, I32, I64};
+    match reduce {
+        abi::RED_SUM | abi::RED_MAX | abi::RED_MIN => {
+            matches!(d, I8 | I32 | I64 | F16 | F32 | Bf16)
+        }
+        abi::RED_PROD => matches!(d, I8 | I32 | I64 | F16 | F32),
+        _ => false,
+    }
 }
 
 /// HCCL's number of a type of NCCL's.
@@ -223,6 +217,7 @@ fn id(lib: &Functions, out: &mut [u8]) -> (&'static str, i32) {
     ("HcclGetRootInfo", answer(status))
 }
 
+/// Joins a group; waits for its ranks.
 fn join(
     lib: &Arc<Functions>,
     acl: &Arc<Acl>,
@@ -231,46 +226,21 @@ fn join(
     id: &[u8],
     rank: u32,
 ) -> (&'static str, i32) {
-    const NAME: &str = "HcclCommInitRootInfo";
-    let mut ctx = Handle::NULL;
-    // SAFETY: the out pointer lives for the call; the caller has made its device current.
-    let s = unsafe { (acl.t.aclrtGetCurrentContext)(&mut ctx) };
-    if s != 0 {
-        return (NAME, answer(E_RUNTIME));
+    let mut raw = Handle::NULL;
+    // SAFETY: the id is a whole one, and the out pointer lives for the call.
+    let r = unsafe { (lib.HcclCommInitRootInfo)(nranks, id.as_ptr().cast(), rank, &mut raw) };
+    if r == 0 {
+        let g = Arc::new(Group {
+            lib: lib.clone(),
+            acl: acl.clone(),
+            rank,
+            raw,
+            batch: Mutex::default(),
+        });
+        // SAFETY: promised by the caller (`Nccl::join`).
+        unsafe { *out = Handle(Arc::into_raw(g).cast_mut().cast()) };
     }
-    let g = Arc::new(Group {
-        lib: lib.clone(),
-        acl: acl.clone(),
-        rank,
-        raw: AtomicPtr::default(),
-        state: AtomicI32::new(IN_PROGRESS),
-        joining: Mutex::default(),
-        met: AtomicBool::new(false),
-        batch: Mutex::default(),
-    });
-    let (own, id) = (g.clone(), id.to_vec());
-    let thread = std::thread::Builder::new().name("cw-hccl-join".into());
-    let formed = thread.spawn(move || {
-        let mut raw = Handle::NULL;
-        // SAFETY: the id is a whole one, and the out pointer lives for the call, which returns when all ranks have come or HCCL has given up.
-        let r = unsafe {
-            (own.acl.t.aclrtSetCurrentContext)(ctx);
-            (own.lib.HcclCommInitRootInfo)(nranks, id.as_ptr().cast(), rank, &mut raw)
-        };
-        own.raw.store(raw.0, SeqCst);
-        own.state.store(answer(r), SeqCst);
-        if own.met.swap(true, SeqCst) && r == 0 {
-            // SAFETY: formed for nobody: who wanted it has left it to this thread.
-            unsafe { (own.lib.HcclCommDestroy)(raw) };
-        }
-    });
-    match formed {
-        Ok(thread) => *lock(&g.joining) = Some(thread),
-        Err(_) => return (NAME, answer(E_MEMORY)),
-    }
-    // SAFETY: promised by the caller (`Nccl::join`).
-    unsafe { *out = Handle(Arc::into_raw(g).cast_mut().cast()) };
-    (NAME, IN_PROGRESS)
+    ("HcclCommInitRootInfo", answer(r))
 }
 
 unsafe extern "C" fn version(v: *mut i32) -> i32 {
@@ -297,7 +267,7 @@ unsafe extern "C" fn finalize(_: Handle) -> i32 {
     0
 }
 
-/// Gives a communicator back.
+/// Gives a communicator back. One that is at work says that it is, and is asked again.
 ///
 /// # Safety
 /// Once, with nobody inside.
@@ -305,19 +275,13 @@ unsafe fn leave(c: Handle) -> i32 {
     // SAFETY: the reference made in `join`.
     let g = unsafe { Arc::from_raw(c.0.cast_const().cast::<Group>()) };
     g.acl.unused(g.number());
-    if g.state.load(SeqCst) != IN_PROGRESS
-        && let Some(thread) = lock(&g.joining).take()
-    {
-        // It has done its work, and ends.
-        let _ = thread.join();
-    }
-    if !g.met.swap(true, SeqCst) {
-        return 0;
-    }
-    match g.state.load(SeqCst) {
-        // SAFETY: formed, and given back once.
-        0 => answer(unsafe { (g.lib.HcclCommDestroy)(g.handle()) }),
-        _ => 0,
+    let end = Instant::now() + GIVE_UP;
+    loop {
+        // SAFETY: formed, and given back once: one that is at work has not been.
+        match unsafe { (g.lib.HcclCommDestroy)(g.raw) } {
+            E_AGAIN if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+            r => return answer(r),
+        }
     }
 }
 
@@ -339,12 +303,8 @@ unsafe extern "C" fn state(c: Handle, s: *mut i32) -> i32 {
     // SAFETY: promised by the caller.
     unsafe {
         let g = group(c);
-        *s = g.state.load(SeqCst);
-        if *s != 0 {
-            return 0;
-        }
         let mut r = 0;
-        let asked = (g.lib.HcclGetCommAsyncError)(g.handle(), &mut r);
+        let asked = (g.lib.HcclGetCommAsyncError)(g.raw, &mut r);
         *s = answer(r);
         answer(asked)
     }
@@ -359,7 +319,8 @@ unsafe extern "C" fn end() -> i32 {
     0
 }
 
-/// Sends and receives of the group, one batch; what a rank sends itself is copied.
+/// Sends and receives of the group; what a rank sends itself is copied. A batch names a peer once in each direction, so that the n-th message to
+/// each is of the n-th batch, on the peer's side too.
 ///
 /// # Safety
 /// Live handles, and operands that live until the stream has passed the group (R8).
@@ -367,7 +328,7 @@ unsafe fn flush(c: Handle, s: Handle) -> i32 {
     // SAFETY: promised by the caller.
     let g = unsafe { group(c) };
     let items = std::mem::take(&mut *lock(&g.batch));
-    let (own, mut others): (Vec<Item>, Vec<Item>) = items.iter().partition(|i| i.peer == g.rank);
+    let (own, others): (Vec<Item>, Vec<Item>) = items.iter().partition(|i| i.peer == g.rank);
     let of = |kind: i32| own.iter().filter(move |i| i.kind == kind);
     for (from, to) in of(0).zip(of(1)) {
         if from.count != to.count {
@@ -379,12 +340,28 @@ unsafe fn flush(c: Handle, s: Handle) -> i32 {
             return answer(r);
         }
     }
-    if others.is_empty() {
-        return 0;
+    for mut batch in batches(&others) {
+        let (at, n) = (batch.as_mut_ptr().cast(), batch.len() as u32);
+        // SAFETY: as above.
+        let r = unsafe { (g.lib.HcclBatchSendRecv)(at, n, g.raw, s) };
+        if r != 0 {
+            return answer(r);
+        }
     }
-    let (at, n) = (others.as_mut_ptr().cast(), others.len() as u32);
-    // SAFETY: as above.
-    answer(unsafe { (g.lib.HcclBatchSendRecv)(at, n, g.handle(), s) })
+    0
+}
+
+/// Each item in the first batch that has none for its peer and direction.
+fn batches(items: &[Item]) -> Vec<Vec<Item>> {
+    let mut all: Vec<Vec<Item>> = Vec::new();
+    for i in items {
+        let same = |k: &Item| (k.kind, k.peer) == (i.kind, i.peer);
+        match all.iter_mut().find(|b| !b.iter().any(same)) {
+            Some(b) => b.push(*i),
+            None => all.push(vec![*i]),
+        }
+    }
+    all
 }
 
 impl Group {
@@ -393,9 +370,8 @@ impl Group {
     /// # Safety
     /// Both live until the stream has passed the copy.
     unsafe fn copy(&self, to: *mut c_void, from: *const c_void, n: usize, s: Handle) -> i32 {
-        let way = copy::DEVICE_TO_DEVICE;
         // SAFETY: promised by the caller.
-        match unsafe { call!(self.acl.t, aclrtMemcpyAsync(to, n, from, n, way, s)) }.done() {
+        match unsafe { self.acl.copy(to as u64, from as u64, n, s) }.done() {
             true => 0,
             false => E_RUNTIME,
         }
@@ -417,7 +393,7 @@ unsafe fn on(
     g.acl.used(s, g.number());
     match n {
         0 => 0,
-        _ => answer(f(&g.lib, g, g.handle())),
+        _ => answer(f(&g.lib, g, g.raw)),
     }
 }
 
@@ -591,4 +567,28 @@ pub(crate) fn item_layout() -> (usize, [usize; 5]) {
         offset_of!(Item, peer),
     ];
     (size_of::<Item>(), at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_names_a_peer_once_in_each_direction() {
+        let item = |kind: i32, peer: u32, count: u64| Item {
+            kind,
+            at: std::ptr::null_mut(),
+            count,
+            dtype: 7,
+            peer,
+        };
+        let items = [(0, 1, 1), (0, 1, 2), (1, 1, 3), (0, 2, 4), (0, 1, 5)];
+        let made = batches(&items.map(|(k, p, n)| item(k, p, n)));
+        let counts: Vec<Vec<u64>> = made
+            .iter()
+            .map(|b| b.iter().map(|i| i.count).collect())
+            .collect();
+        assert_eq!(counts, [vec![1, 3, 4], vec![2], vec![5]]);
+        assert!(batches(&[]).is_empty());
+    }
 }

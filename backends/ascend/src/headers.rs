@@ -55,7 +55,7 @@ fn numbers() -> String {
         ("ACL_STREAM_STATUS_COMPLETE", acl::STREAM_COMPLETE),
         ("ACL_CALLBACK_BLOCK", acl::CALLBACK_BLOCK),
         ("ACL_OPT_DETERMINISTIC", acl::OPT_DETERMINISTIC),
-        ("ACL_HOST_REGISTER_MAPPED", acl::HOST_REGISTER_MAPPED),
+        ("ACL_HOST_REG_PINNED", acl::HOST_REG_PINNED as i32),
         ("ACL_FLOAT", 0),
         ("ACL_FLOAT16", 1),
         ("ACL_INT32", 3),

@@ -255,11 +255,16 @@ impl Runtime for Shared {
     }
 
     unsafe fn host_register(&self, at: *mut c_void, bytes: usize, _: u32) -> Outcome {
-        let mut seen = std::ptr::null_mut();
-        let n = bytes as u64;
-        let kind = acl_table::HOST_REGISTER_MAPPED;
-        // SAFETY: promised by the caller.
-        let o = unsafe { call!(self.0.t, optional aclrtHostRegister(at, n, kind, &mut seen)) };
+        let (n, flags) = (bytes as u64, acl_table::HOST_REG_PINNED);
+        // What was registered otherwise is for kernels alone: copies want page-locked memory, and whole pages of it.
+        let o = match (at as usize).is_multiple_of(acl_table::PAGE) {
+            // SAFETY: promised by the caller.
+            true => unsafe { call!(self.0.t, optional aclrtHostRegisterV2(at, n, flags)) },
+            false => Outcome {
+                name: "aclrtHostRegisterV2 (of memory that begins inside a page)",
+                status: error::NOT_SUPPORTED,
+            },
+        };
         self.0.keep_host(at, bytes, o)
     }
 
@@ -276,35 +281,26 @@ impl Runtime for Shared {
     }
 
     unsafe fn copy(&self, to: Address, from: Address, bytes: usize, stream: Handle) -> Outcome {
-        match self.0.way(to, from) {
-            // SAFETY: promised by the caller; spans lie inside their memory, so that there is room for what is copied.
-            Some(way) => unsafe {
-                call!(
-                    self.0.t,
-                    aclrtMemcpyAsync(pointer(to), bytes, pointer(from), bytes, way, stream)
-                )
-            },
-            None => {
-                let (to, from) = (to as usize, from as usize);
-                // SAFETY: both lie in memory that lives until the stream has passed the copy.
-                let f = move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
-                // SAFETY: promised by the caller.
-                unsafe { self.0.on_host(stream, Box::new(f)) }
-            }
-        }
+        // SAFETY: promised by the caller.
+        unsafe { self.0.copy(to, from, bytes, stream) }
     }
 
     unsafe fn copy_peer(
         &self,
         to: Address,
-        _: &Place,
+        there: &Place,
         from: Address,
-        _: &Place,
+        here: &Place,
         bytes: usize,
         stream: Handle,
     ) -> Outcome {
         // SAFETY: promised by the caller.
-        unsafe { self.copy(to, from, bytes, stream) }
+        unsafe {
+            match self.0.open_copies(here, there) {
+                o if o.done() => self.0.copy(to, from, bytes, stream),
+                o => o,
+            }
+        }
     }
 
     unsafe fn copy_rows(
@@ -317,36 +313,28 @@ impl Runtime for Shared {
         height: usize,
         stream: Handle,
     ) -> Outcome {
-        match self.0.way(to, from) {
+        let aligned = (to | from | dpitch as u64 | spitch as u64)
+            .is_multiple_of(acl_table::COPY_ALIGN);
+        let by_one = match self.0.way(to, from) {
+            Some(acl_table::copy::DEVICE_TO_DEVICE) => aligned && !self.0.anywhere,
+            way => way.is_none(),
+        };
+        if let (Some(way), false) = (self.0.way(to, from), by_one) {
             // SAFETY: promised by the caller.
-            Some(way) if way != acl_table::copy::DEVICE_TO_DEVICE => unsafe {
-                call!(
-                    self.0.t,
-                    aclrtMemcpy2dAsync(
-                        pointer(to),
-                        dpitch,
-                        pointer(from),
-                        spitch,
-                        width,
-                        height,
-                        way,
-                        stream
-                    )
-                )
-            },
-            // ACL copies rows between host and device only.
-            _ => {
-                for i in 0..height as u64 {
-                    let (to, from) = (to + i * dpitch as u64, from + i * spitch as u64);
-                    // SAFETY: promised by the caller.
-                    let o = unsafe { self.copy(to, from, width, stream) };
-                    if !o.done() {
-                        return o;
-                    }
-                }
-                done("aclrtMemcpyAsync")
+            return unsafe {
+                self.0
+                    .send_rows(way, to, dpitch, from, spitch, width, height, stream)
+            };
+        }
+        for i in 0..height as u64 {
+            let (to, from) = (to + i * dpitch as u64, from + i * spitch as u64);
+            // SAFETY: promised by the caller.
+            let o = unsafe { self.copy(to, from, width, stream) };
+            if !o.done() {
+                return o;
             }
         }
+        done("aclrtMemcpyAsync")
     }
 
     unsafe fn fill_bytes(&self, to: Address, value: u8, n: usize, stream: Handle) -> Outcome {
@@ -395,10 +383,8 @@ impl Runtime for Shared {
             let way = acl_table::copy::HOST_TO_DEVICE;
             // SAFETY: a byte a row, of a tile that holds as many.
             unsafe {
-                call!(
-                    self.0.t,
-                    aclrtMemcpy2dAsync(pointer(to), pitch, from, 1, 1, n, way, stream)
-                )
+                self.0
+                    .send_rows(way, to, pitch, from as u64, 1, 1, n, stream)
             }
         };
         let fill = |b: &mut [u8]| b.fill(value);
@@ -407,18 +393,18 @@ impl Runtime for Shared {
     }
 
     unsafe fn priorities(&self, least: &mut i32, greatest: &mut i32) -> Outcome {
-        // The default is the least urgent.
-        (*least, *greatest) = (0, -(acl_table::LEAST_URGENT as i32));
+        // There is one.
+        (*least, *greatest) = (0, 0);
         done("aclrtCreateStreamWithConfig")
     }
 
-    unsafe fn stream(&self, stream: &mut Handle, _: u32, priority: i32) -> Outcome {
-        let priority = acl_table::LEAST_URGENT.saturating_sub(priority.unsigned_abs());
+    unsafe fn stream(&self, stream: &mut Handle, _: u32, _: i32) -> Outcome {
+        let (priority, flags) = (acl_table::PRIORITY, acl_table::STREAM_FLAGS);
         // SAFETY: the out pointer lives for the call.
         let o = unsafe {
             call!(
                 self.0.t,
-                aclrtCreateStreamWithConfig(stream, priority, acl_table::STREAM_FLAGS)
+                aclrtCreateStreamWithConfig(stream, priority, flags)
             )
         };
         if o.done() {

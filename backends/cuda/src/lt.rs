@@ -91,6 +91,7 @@ pub(crate) fn open(settings: &Settings) -> Result<Lt> {
         // SAFETY: a plain query.
         version: Box::new(move |_| spelled(unsafe { version() })),
         file: opened.name,
+        oldest: None,
     })
 }
 

@@ -3,6 +3,7 @@
 use crate::error;
 use crate::lock;
 use crate::modules::Modules;
+use crate::nccl::Turns;
 use crate::runtime::{
     Facts, Handle, Outcome, PEER_ALREADY_ENABLED, Place, Previous, Runtime, SUCCESS, Status,
     TOO_MANY_PEERS,
@@ -107,6 +108,8 @@ pub struct Dev {
     pub(crate) modules: Modules,
     /// Devices whose memory kernels here may touch.
     peers: Mutex<Vec<i32>>,
+    /// Groups that threads join, where the library waits for ranks.
+    pub(crate) joins: Arc<Turns>,
     /// The status that ended the device, or 0.
     lost: AtomicI32,
     /// The function that first met it.
@@ -144,6 +147,7 @@ impl Dev {
             facts: rt.facts(&place),
             modules: Modules::default(),
             peers: Mutex::default(),
+            joins: Arc::default(),
             lost: AtomicI32::new(0),
             lost_at: Mutex::new(""),
         })

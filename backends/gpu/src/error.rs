@@ -1,6 +1,6 @@
 //! From a driver's number to the typed record: the code a host can act on, the vendor's number and name, and whether the device is lost.
 
-use crate::runtime::{MISSING, Meaning, Outcome, Runtime};
+use crate::runtime::{DISTRUSTED, MISSING, Meaning, Outcome, Runtime};
 use crossweave_plugin::{Code, Error};
 use std::ffi::{CStr, c_char};
 
@@ -20,6 +20,16 @@ pub unsafe fn text(p: *const c_char) -> String {
 pub fn error(rt: &dyn Runtime, o: Outcome) -> Error {
     if o.status == MISSING {
         let message = format!("the {} ({}) has no {}", rt.what(), rt.version(), o.name);
+        return Error::new(Code::Unsupported, message);
+    }
+    if o.status == DISTRUSTED {
+        let message = format!(
+            "{} of the {} ({}) is not used{}",
+            o.name,
+            rt.what(),
+            rt.version(),
+            rt.hint(o.status)
+        );
         return Error::new(Code::Unsupported, message);
     }
     let (name, words) = rt.words(o.status);

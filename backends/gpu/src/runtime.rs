@@ -35,6 +35,8 @@ pub const TOO_MANY_PEERS: Status = 711;
 pub const ALREADY_REGISTERED: Status = 712;
 /// This driver has no such function: a number of ours.
 pub const MISSING: Status = Status::MIN;
+/// What this version does here is not to be relied on, as [`Runtime::hint`] says: a number of ours.
+pub const DISTRUSTED: Status = Status::MIN + 1;
 
 /// A stream that does not wait for the default stream.
 pub const STREAM_NON_BLOCKING: u32 = 1;

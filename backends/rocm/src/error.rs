@@ -1,6 +1,6 @@
 //! What HIP's numbers mean, and what to do about them.
 
-use crossweave_gpu::{Meaning, Status};
+use crossweave_gpu::{DISTRUSTED, Meaning, Status};
 
 pub(crate) fn meaning(status: Status) -> Meaning {
     match status {
@@ -20,6 +20,9 @@ pub(crate) fn meaning(status: Status) -> Meaning {
 /// What to do about it, where that is known.
 pub(crate) fn hint(status: Status) -> &'static str {
     match status {
+        DISTRUSTED => {
+            ": graphs of ROCm 7.2 replay with wrong results (github.com/ROCm/clr/issues/279); use another version, or train without graphs"
+        }
         2 => "; free memory, or use a smaller micro-batch, recompute or more ranks",
         35 => "; the kernel module (amdgpu) is older than the run time: install matching versions",
         100 => {

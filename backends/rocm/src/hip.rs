@@ -1,11 +1,11 @@
 //! The HIP run time: its functions and numbers that the back end uses, and the run time behind the table that all vendors' back ends share.
 //!
-//! Written against HIP 5.2 to 7.1. HIP has no contexts: the device of a thread is set for a call and is afterwards what it was.
+//! Written against HIP 5.2 to 7.2. HIP has no contexts: the device of a thread is set for a call and is afterwards what it was.
 
 use crate::error;
 use crossweave_gpu::library::{self, Wanted};
 use crossweave_gpu::{
-    AccessDesc, Address, AllocationProp, Facts, Handle, Meaning, NO_DEVICE, Outcome, Place,
+    AccessDesc, Address, AllocationProp, DISTRUSTED, Facts, Handle, Meaning, NO_DEVICE, Outcome, Place,
     Previous, Runtime, SUCCESS, Settings, Started, Status, by_table, call, text,
 };
 use crossweave_plugin::{Error, Result};
@@ -190,6 +190,13 @@ impl Hip {
     }
 }
 
+/// Does a graph of this version of HIP, as `50221153`, do what was captured? Those of ROCm 7.2.0 to 7.2.3 replay with wrong results now and then
+/// (github.com/ROCm/clr/issues/279, of a graph whose launches are right one by one; 7.0 and 7.1 do not), and what came for 7.2.4 leaves nodes out where
+/// several threads make graphs (github.com/ROCm/rocm-systems/issues/6888). HIP's third number does not tell releases of 7.2 apart.
+fn graphs_are_right(version: i32) -> bool {
+    version / 100_000 != 702
+}
+
 /// Nothing to do, which cannot fail.
 fn done(name: &'static str) -> Outcome {
     Outcome {
@@ -284,6 +291,22 @@ impl Runtime for Hip {
         }
     }
 
+    unsafe fn capture_begin(&self, stream: Handle) -> Outcome {
+        match graphs_are_right(self.version) {
+            // SAFETY: promised by the caller.
+            true => unsafe {
+                call!(
+                    self.t,
+                    optional hipStreamBeginCapture(stream, CAPTURE_THREAD_LOCAL)
+                )
+            },
+            false => Outcome {
+                name: "hipStreamBeginCapture",
+                status: DISTRUSTED,
+            },
+        }
+    }
+
     unsafe fn allow_shared(&self, _: Handle, _: i32) -> Outcome {
         // A block may have all there is without asking.
         done("hipFuncSetAttribute")
@@ -325,7 +348,6 @@ impl Runtime for Hip {
         fn module_unload(module: Handle) = hipModuleUnload(module);
         fn function(function: &mut Handle, module: Handle, name: *const c_char) = hipModuleGetFunction(function, module, name);
         fn launch(f: Handle, grid: [u32; 3], block: [u32; 3], shared: u32, stream: Handle, params: *mut *mut c_void) = hipModuleLaunchKernel(f, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, stream, params, std::ptr::null_mut());
-        fn capture_begin(stream: Handle) = optional hipStreamBeginCapture(stream, CAPTURE_THREAD_LOCAL);
         fn capture_end(stream: Handle, graph: &mut Handle) = optional hipStreamEndCapture(stream, graph);
         fn graph_instantiate(exec: &mut Handle, graph: Handle) = optional hipGraphInstantiate(exec, graph, std::ptr::null_mut(), std::ptr::null_mut(), 0);
         fn graph_destroy(graph: Handle) = optional hipGraphDestroy(graph);
@@ -345,5 +367,24 @@ impl Runtime for Hip {
         fn access(_: Address, _: usize, _: &AccessDesc) = missing hipMemSetAccess;
         fn share(_: &mut i32, _: u64) = missing hipMemExportToShareableHandle;
         fn shared(_: &mut u64, _: i32) = missing hipMemImportFromShareableHandle;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::graphs_are_right;
+
+    #[test]
+    fn graphs_are_off_with_hip_7_2() {
+        for (version, right) in [
+            (50_221_153, true),
+            (70_051_831, true),
+            (70_125_424, true),
+            (70_226_015, false),
+            (70_253_211, false),
+            (71_300_000, true),
+        ] {
+            assert_eq!(graphs_are_right(version), right, "{version}");
+        }
     }
 }

@@ -81,7 +81,10 @@ impl Rocm {
             compiler: Arc::new(Compiler::new(host, &settings)),
             products: Arc::new(Library::new(host, &settings, "hipblaslt", lt::open)),
             devices: Shared::default(),
-            gpu: Gpu::new(host, settings, hip::start, |s| Nccl::open(s, &RCCL)),
+            // RCCL waits for a missing rank although it is asked not to, to August 2026: github.com/ROCm/rocm-systems/pull/10796.
+            gpu: Gpu::new(host, settings, hip::start, |s| {
+                Ok(Nccl::open(s, &RCCL)?.that_waits())
+            }),
         }
     }
 }
@@ -112,6 +115,9 @@ impl OnGpu for Rocm {
             ),
             "rocm.hipblaslt" => d.products.said(),
             "rocm.rccl" => self.gpu.collectives(),
+            // MI200's matrix cores take subnormal f16 and bf16 numbers for 0, and give none
+            // (rocm.docs.amd.com/projects/MIOpen/en/latest/conceptual/MI200-alt-implementation.html).
+            "flush_subnormals" => u32::from(d.dev.facts.arch.starts_with("gfx90a")).to_string(),
             // Any plugin's: what stands behind ops that more than one kernel of the best tier can do.
             "kernels.chosen" => "attention: own kernels (portable)".into(),
             _ => return None,

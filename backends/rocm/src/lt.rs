@@ -89,5 +89,7 @@ pub(crate) fn open(settings: &Settings) -> Result<Lt> {
             format!("{}.{}.{}", v / 100_000, v / 100 % 1000, v % 100)
         }),
         file: opened.name,
+        // Before it types and computations had numbers of hipBLAS's own, from 150 on.
+        oldest: Some(((0, 6), "ROCm 6")),
     })
 }

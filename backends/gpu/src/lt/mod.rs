@@ -122,9 +122,28 @@ pub struct Lt {
     pub version: Box<dyn Fn(Handle) -> String + Send + Sync>,
     /// The file it came from.
     pub file: String,
+    /// The first version, of which two numbers count, that has these numbers; and what it came with.
+    pub oldest: Option<((u32, u32), &'static str)>,
 }
 
 impl Lt {
+    /// Are its numbers those of [`Lt::n`]?
+    fn current(&self, handle: Handle) -> Result<()> {
+        let version = (self.version)(handle);
+        let mut parts = version.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
+        let two = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+        match self.oldest {
+            Some((oldest, with)) if two < oldest => fail(
+                Code::Unsupported,
+                format!(
+                    "{} {version} ({}) has other numbers than {}.{} ({with}) and later",
+                    self.n.prefix, self.file, oldest.0, oldest.1
+                ),
+            ),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn check(&self, f: &str, status: i32) -> Result<()> {
         if status == 0 {
             return Ok(());
@@ -209,6 +228,8 @@ pub struct OnDevice {
     dev: Arc<Dev>,
     library: Arc<Library>,
     handle: Mutex<Option<(Arc<Lt>, Handle)>>,
+    /// The library was opened here, and is too old.
+    refused: Mutex<Option<Error>>,
     choices: Mutex<HashMap<Problem, Option<Choice>>>,
 }
 
@@ -219,6 +240,7 @@ impl OnDevice {
             dev: dev.clone(),
             library: library.clone(),
             handle: Mutex::default(),
+            refused: Mutex::default(),
             choices: Mutex::default(),
         }
     }
@@ -229,7 +251,8 @@ impl OnDevice {
         if let Some(lt) = &*slot {
             return Ok(Some(lt.clone()));
         }
-        let lt = match self.library.get() {
+        let refused = lock(&self.refused).clone();
+        let lt = match refused.map_or_else(|| self.library.get(), Err) {
             Ok(lt) => lt,
             Err(e) => {
                 self.library.missing(&e);
@@ -241,6 +264,13 @@ impl OnDevice {
         // SAFETY: the out pointer lives for the call.
         let s = unsafe { (lt.f.create)(&mut handle) };
         lt.check("Create", s)?;
+        if let Err(e) = lt.current(handle) {
+            // SAFETY: made by us, destroyed once.
+            unsafe { (lt.f.destroy)(handle) };
+            self.library.missing(&e);
+            *lock(&self.refused) = Some(e);
+            return Ok(None);
+        }
         *slot = Some((lt.clone(), handle));
         Ok(Some((lt, handle)))
     }
@@ -249,7 +279,7 @@ impl OnDevice {
     pub fn said(&self) -> String {
         match self.library.get().and_then(|_| self.lt()) {
             Ok(Some((lt, handle))) => format!("{} ({})", (lt.version)(handle), lt.file),
-            Ok(None) => String::new(),
+            Ok(None) => lock(&self.refused).as_ref().map_or(String::new(), |e| e.message.clone()),
             Err(e) => e.message,
         }
     }

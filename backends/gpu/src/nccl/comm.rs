@@ -7,6 +7,7 @@
 mod launch;
 
 use super::call::{self, calls, supports};
+use super::joining::Joining;
 use super::{Config, IN_PROGRESS, Nccl, SUCCESS};
 use crate::backend::{Gpu, OnGpu};
 use crate::device::Dev;
@@ -71,12 +72,28 @@ impl Slot {
     }
 }
 
+/// NCCL's communicator.
+enum Group {
+    /// It forms while others go on.
+    At(Handle, Slot),
+    /// A thread waits for it to form.
+    By(Arc<Joining>),
+}
+
+impl Group {
+    fn raw(&self) -> Handle {
+        match self {
+            Group::At(raw, _) => *raw,
+            Group::By(thread) => thread.raw(),
+        }
+    }
+}
+
 /// What the communicator and its watching thread share.
 pub(crate) struct Inner {
     nccl: Arc<Nccl>,
     dev: Arc<Dev>,
-    raw: Handle,
-    slot: Slot,
+    group: Group,
     name: String,
     rank: u32,
     nranks: u32,
@@ -107,8 +124,12 @@ pub(crate) struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.over.load(SeqCst) && !self.connected.load(SeqCst) {
-            self.slot.abandon();
+        if self.over.load(SeqCst) || self.connected.load(SeqCst) {
+            return;
+        }
+        match &self.group {
+            Group::At(_, slot) => slot.abandon(),
+            Group::By(thread) => std::mem::forget(thread.clone()),
         }
     }
 }
@@ -129,6 +150,10 @@ impl Drop for Counted<'_> {
 }
 
 impl Inner {
+    fn raw(&self) -> Handle {
+        self.group.raw()
+    }
+
     fn enter(&self) -> Result<Inside<'_>> {
         self.inside.fetch_add(1, SeqCst);
         let count = Counted(&self.inside);
@@ -152,13 +177,18 @@ impl Inner {
     /// NCCL's own state: `Ok(true)` when nothing is under way.
     fn state(&self) -> Result<bool> {
         let _held = self.enter()?;
+        if let Group::By(thread) = &self.group
+            && !thread.formed(&self.nccl)?
+        {
+            return Ok(false);
+        }
         let mut s = 0;
         // SAFETY: the communicator is alive while `_held` is.
-        let r = unsafe { (self.nccl.t.ncclCommGetAsyncError)(self.raw, &mut s) };
-        self.nccl.check("ncclCommGetAsyncError", r, self.raw)?;
+        let r = unsafe { (self.nccl.t.ncclCommGetAsyncError)(self.raw(), &mut s) };
+        self.nccl.check("ncclCommGetAsyncError", r, self.raw())?;
         if !matches!(s, SUCCESS | IN_PROGRESS) {
             let who = format!("communicator {}", self.name);
-            self.nccl.check(&who, s, self.raw)?;
+            self.nccl.check(&who, s, self.raw())?;
         }
         let ready = s != IN_PROGRESS;
         if ready {
@@ -212,9 +242,15 @@ impl Inner {
             return;
         }
         self.quiet();
+        if let Group::By(thread) = &self.group
+            && !thread.leave()
+        {
+            self.over.store(true, SeqCst);
+            return;
+        }
         if let Ok(_in) = self.dev.enter_anyway() {
             // SAFETY: made by us; `gone` lets exactly one come here, and nobody is inside any more.
-            unsafe { (self.nccl.t.ncclCommAbort)(self.raw) };
+            unsafe { (self.nccl.t.ncclCommAbort)(self.raw()) };
             self.over.store(true, SeqCst);
         }
     }
@@ -246,12 +282,12 @@ impl Inner {
             {
                 if let Some(f) = t.ncclCommDeregister {
                     // SAFETY: registered by us with this communicator.
-                    unsafe { f(self.raw, handle as *mut c_void) };
+                    unsafe { f(self.raw(), handle as *mut c_void) };
                 }
             }
             // SAFETY: alive; finalize ends what is under way.
-            let s = unsafe { (t.ncclCommFinalize)(self.raw) };
-            self.nccl.check("ncclCommFinalize", s, self.raw)
+            let s = unsafe { (t.ncclCommFinalize)(self.raw()) };
+            self.nccl.check("ncclCommFinalize", s, self.raw())
         });
         let done = done.and_then(|()| {
             wait::until("the end of a communicator", Some(PATIENCE), || self.state())
@@ -260,9 +296,12 @@ impl Inner {
             return self.release();
         }
         self.quiet();
+        if let Group::By(thread) = &self.group {
+            thread.leave();
+        }
         if let Ok(_in) = self.dev.enter_anyway() {
             // SAFETY: finalized, destroyed once, with nobody inside.
-            unsafe { (t.ncclCommDestroy)(self.raw) };
+            unsafe { (t.ncclCommDestroy)(self.raw()) };
             self.over.store(true, SeqCst);
         }
     }
@@ -352,8 +391,7 @@ fn start(
     b: &Gpu,
     nccl: Arc<Nccl>,
     dev: Arc<Dev>,
-    slot: Slot,
-    raw: Handle,
+    group: Group,
     cfg: CommConfig,
 ) -> Result<Comm> {
     let word = Mem::device(&dev, MemKind::Device, 256, 0);
@@ -361,8 +399,7 @@ fn start(
         Ok(word) => Arc::new(Inner {
             nccl,
             dev,
-            raw,
-            slot,
+            group,
             name: cfg.name,
             rank: cfg.rank,
             nranks: cfg.nranks,
@@ -383,12 +420,18 @@ fn start(
             registered: Mutex::default(),
         }),
         Err(e) => {
-            match dev.enter_anyway() {
-                Ok(_in) => {
+            let raw = group.raw();
+            let ours = match &group {
+                Group::At(..) => true,
+                Group::By(thread) => thread.leave(),
+            };
+            match (dev.enter_anyway(), group) {
+                (Ok(_in), _) if ours => {
                     // SAFETY: made by the caller, and of no further use. It waits for the thread that forms the group.
                     unsafe { (nccl.t.ncclCommAbort)(raw) };
                 }
-                Err(_) => slot.abandon(),
+                (Err(_), Group::At(_, slot)) => slot.abandon(),
+                _ => {}
             }
             return Err(e);
         }
@@ -455,8 +498,13 @@ impl<B: OnGpu> Collectives<B> for GpuCollectives {
     fn init(b: &B, d: &B::Device, id: &[u8], cfg: CommConfig) -> Result<Comm> {
         let (b, dev) = (b.gpu(), B::dev(d));
         let nccl = b.nccl()?;
+        nccl.takes(id)?;
         distinct(b, dev, &cfg)?;
         let _in = dev.enter()?;
+        if nccl.waits {
+            let thread = Joining::begin(&nccl, dev, id, cfg.nranks, cfg.rank)?;
+            return start(b, nccl, dev.clone(), Group::By(thread), cfg);
+        }
         let slot = Slot::default();
         // SAFETY: the slot lives until the group has formed or been given up.
         let made = unsafe { nccl.join(slot.out(), cfg.nranks, id, cfg.rank) }
@@ -468,7 +516,7 @@ impl<B: OnGpu> Collectives<B> for GpuCollectives {
                 raw => Ok(raw),
             })
             .inspect_err(|_| slot.abandon())?;
-        start(b, nccl, dev.clone(), slot, made, cfg)
+        start(b, nccl, dev.clone(), Group::At(made, slot), cfg)
     }
 
     fn split(
@@ -489,8 +537,8 @@ impl<B: OnGpu> Collectives<B> for GpuCollectives {
             let _held = inner.enter()?;
             let _in = inner.dev.enter()?;
             // SAFETY: as for `init`; a negative colour makes no member.
-            let s = unsafe { split(inner.raw, color.unwrap_or(-1), key, slot.out(), &mut config) };
-            inner.nccl.check("ncclCommSplit", s, inner.raw)
+            let s = unsafe { split(inner.raw(), color.unwrap_or(-1), key, slot.out(), &mut config) };
+            inner.nccl.check("ncclCommSplit", s, inner.raw())
         };
         // The parent says when the child's address is there.
         asked()
@@ -503,8 +551,7 @@ impl<B: OnGpu> Collectives<B> for GpuCollectives {
                 b.gpu(),
                 inner.nccl.clone(),
                 inner.dev.clone(),
-                slot,
-                raw,
+                Group::At(raw, slot),
                 cfg,
             )
             .map(Some),

@@ -2,6 +2,7 @@
 
 mod call;
 mod comm;
+mod joining;
 
 use crate::error::text;
 use crate::library::{self, Wanted};
@@ -10,6 +11,7 @@ use crate::settings::Settings;
 use crate::table;
 pub(crate) use comm::Inner;
 pub use comm::{Comm, GpuCollectives};
+pub(crate) use joining::Turns;
 use crossweave_plugin::{Code, DType, Error, Result, fail};
 #[cfg(test)]
 use cudarc::nccl::sys as bindings;
@@ -106,13 +108,15 @@ pub struct Nccl {
     pub version: String,
     /// The file it came from.
     pub file: String,
+    /// Its joining waits for ranks that are missing, whatever it is asked: a thread does it ([`Nccl::that_waits`]).
+    pub waits: bool,
     /// Where it is none of NCCL's kin: what NCCL's functions do not say.
     pub other: Option<Other>,
 }
 
 /// Writes an id.
 pub type MakeId = dyn Fn(&mut [u8]) -> (&'static str, i32) + Send + Sync;
-/// Joins a group as `ncclCommInitRankConfig` does without blocking: where the communicator's address goes, ranks, id, rank.
+/// Joins a group, which may wait for the other ranks: where the communicator's address goes, ranks, id, rank.
 pub type Join = dyn Fn(*mut Handle, u32, &[u8], u32) -> (&'static str, i32) + Send + Sync;
 
 /// How a library that only stands behind NCCL's functions forms groups, and what it reduces.
@@ -153,8 +157,22 @@ impl Nccl {
             what: opened.what,
             version: spelled(version),
             file: opened.name,
+            waits: false,
             other: None,
         })
+    }
+
+    /// One that waits for missing ranks where it forms a group, so that a thread must do it. What it splits would wait too, and cannot be given up:
+    /// the core forms those groups from new ids.
+    pub fn that_waits(self) -> Nccl {
+        Nccl {
+            waits: true,
+            t: Table {
+                ncclCommSplit: None,
+                ..self.t
+            },
+            ..self
+        }
     }
 
     /// A fresh id.
@@ -171,10 +189,26 @@ impl Nccl {
         Ok(id.0.to_vec())
     }
 
+    /// Has an id the library's length?
+    pub(crate) fn takes(&self, id: &[u8]) -> Result<()> {
+        let wanted = self.other.as_ref().map_or(128, |o| o.id_bytes);
+        match id.len() == wanted {
+            true => Ok(()),
+            false => fail(
+                Code::Invalid,
+                format!(
+                    "an id of {} bytes, those of {} have {wanted}",
+                    id.len(),
+                    self.what
+                ),
+            ),
+        }
+    }
+
     /// Joins a group without waiting for it to form.
     ///
     /// # Safety
-    /// `out` lives until the group has formed or been given up.
+    /// `out` lives until the group has formed or been given up; the id has the library's length.
     pub(crate) unsafe fn join(
         &self,
         out: *mut Handle,
@@ -182,16 +216,23 @@ impl Nccl {
         id: &[u8],
         rank: u32,
     ) -> Result<()> {
-        let wanted = self.other.as_ref().map_or(128, |o| o.id_bytes);
-        if id.len() != wanted {
-            let message = format!(
-                "an id of {} bytes, those of {} have {wanted}",
-                id.len(),
-                self.what
-            );
-            return fail(Code::Invalid, message);
-        }
-        let (name, s) = match &self.other {
+        // SAFETY: promised by the caller.
+        let (name, s) = unsafe { self.join_raw(out, nranks, id, rank) };
+        self.check(name, s, Handle::NULL)
+    }
+
+    /// The same, as the library answers.
+    ///
+    /// # Safety
+    /// As for [`Nccl::join`]; the id has the library's length.
+    pub(crate) unsafe fn join_raw(
+        &self,
+        out: *mut Handle,
+        nranks: u32,
+        id: &[u8],
+        rank: u32,
+    ) -> (&'static str, i32) {
+        match &self.other {
             Some(o) => (o.join)(out, nranks, id, rank),
             None => {
                 let (mut own, mut config) = (UniqueId([0; 128]), Config::nonblocking());
@@ -208,8 +249,7 @@ impl Nccl {
                 };
                 ("ncclCommInitRankConfig", s)
             }
-        };
-        self.check(name, s, Handle::NULL)
+        }
     }
 
     /// The error of a failed call; `IN_PROGRESS` is none.

@@ -100,7 +100,7 @@ impl Inner {
         // SAFETY: memory of NCCL's own allocator, of that size.
         let s = unsafe {
             f(
-                self.raw,
+                self.raw(),
                 m.at as usize as *mut c_void,
                 m.bytes as usize,
                 &mut handle,
@@ -118,7 +118,7 @@ impl Inner {
         };
         if let (Some(f), Ok(_held)) = (self.nccl.t.ncclCommDeregister, self.enter()) {
             // SAFETY: registered by us with this communicator, which is alive while `_held` is.
-            unsafe { f(self.raw, h as *mut c_void) };
+            unsafe { f(self.raw(), h as *mut c_void) };
         }
     }
 
@@ -139,7 +139,7 @@ impl Inner {
             .and_then(|()| self.launch(s, group, p));
         for op in p.made.drain(..) {
             // SAFETY: made for this launch and communicator; a launched collective no longer reads it.
-            unsafe { (t.ncclRedOpDestroy)(op, self.raw) };
+            unsafe { (t.ncclRedOpDestroy)(op, self.raw()) };
         }
         done
     }
@@ -170,7 +170,7 @@ impl Inner {
         // is ended, whatever happens in it.
         let (done, end) = unsafe {
             self.nccl
-                .check("ncclGroupStart", (t.ncclGroupStart)(), self.raw)?;
+                .check("ncclGroupStart", (t.ncclGroupStart)(), self.raw())?;
             let mut each = group.iter().zip(&p.each).zip(&p.numbers);
             let done = each.try_for_each(|((x, (_, range)), op)| {
                 p.calls[range.clone()]
@@ -178,13 +178,13 @@ impl Inner {
                     .try_for_each(|c| self.call(s, x, c, *op))
             });
             let end = match &self.nccl.other {
-                Some(o) => (o.flush)(self.raw, s.raw),
+                Some(o) => (o.flush)(self.raw(), s.raw),
                 None => (t.ncclGroupEnd)(),
             };
             (done, end)
         };
         done?;
-        self.nccl.check("ncclGroupEnd", end, self.raw)
+        self.nccl.check("ncclGroupEnd", end, self.raw())
     }
 
     fn premul(&self, x: &Coll<'_, Mem>) -> Result<u32> {
@@ -204,10 +204,10 @@ impl Inner {
                 scalar,
                 call::number(x.dtype).unwrap_or(0),
                 place,
-                self.raw,
+                self.raw(),
             )
         };
-        self.nccl.check("ncclRedOpCreatePreMulSum", s, self.raw)?;
+        self.nccl.check("ncclRedOpCreatePreMulSum", s, self.raw())?;
         Ok(op)
     }
 
@@ -222,7 +222,7 @@ impl Inner {
             |n: u64| (recv + n) as usize as *mut c_void,
         );
         let kind = call::number(x.dtype).unwrap_or(BYTES);
-        let (r, q) = (self.raw, s.raw);
+        let (r, q) = (self.raw(), s.raw);
         let own = |peer: i32| peer == self.rank as i32;
         // A rank's own piece that is where it belongs.
         let stays = x.kind == abi::COLL_ALL_GATHER_V
