@@ -148,7 +148,7 @@ API st aclrtStreamWaitEvent(stream *s, event *e) { NOT_CALLED(); R(core_stream_w
 
 /* 07_event_management.md: 65,536 a device. */
 size_t sim_live(int kind);
-API st aclrtCreateEventExWithFlag(event **p, unsigned f) { NOT_CALLED(); if (f != (1 | 8) || sim_live('e') >= 65536) R(INVALID); R(core_event(p)); }
+API st aclrtCreateEventExWithFlag(event **p, unsigned f) { NOT_CALLED(); if (f != (1 | 8) || sim_live('e') >= 65536) R(INVALID); R(core_event(p, 1)); }
 API st aclrtDestroyEvent(event *e) { NOT_CALLED(); R(core_event_destroy(e)); }
 API st aclrtRecordEvent(event *e, stream *s) { NOT_CALLED(); R(core_event_record(e, s)); }
 /* 1 is complete, as is what was never recorded; 0 is not. */

@@ -1,9 +1,11 @@
 /* The operators of CANN that the back end uses, computed on the host: floats in double and rounded once into the output's type. Each has two phases;
  * an executor runs once unless it was made repeatable, wants a workspace of exactly what was said, and writes all over it. What the documents leave
- * open comes out badly here: floats beyond an integer's range, indices that name no row. */
+ * open comes out badly here: floats beyond an integer's range, indices that name no row. What they refuse is refused, and what they say is not exact
+ * is not: an operator's document is aclnnNAME.md in docs of its folder in github.com/hicann/ops-math or ops-nn (`PAGES.md`). */
 #include "aclnn.h"
 
 st acl_status(st r);
+int sim_deterministic(int device);
 
 /* ---- descriptors */
 static int live;
@@ -125,6 +127,7 @@ st aclnn_second(void *workspace, uint64_t room, exec *e, stream *s) {
   exec *x = malloc(sizeof *x);
   *x = *e;
   x->workspace = (addr)workspace;
+  x->ordered = sim_deterministic(core_stream_device(s)->index);
   char line[64];
   snprintf(line, sizeof line, "aclnn%s\n", e->name);
   st r = core_launch(s, compute, x, sizeof *x, line);
@@ -182,7 +185,7 @@ static st plan_binary(const char *name, int kind, T a, T b, S alpha, T o, ROOM) 
 SCALED(Add, ADD) SCALED(Sub, SUB) BINARY(Mul, MUL) BINARY(Div, DIV) BINARY(Maximum, MAX) BINARY(Minimum, MIN) BINARY(PowTensorTensor, POW)
 BINARY(EqTensor, EQ) BINARY(NeTensor, NE) BINARY(LtTensor, LT) BINARY(LeTensor, LE) BINARY(GtTensor, GT) BINARY(GeTensor, GE) BINARY(LogicalAnd, AND)
 
-enum { NEG, ABS, EXP, LOG, SQRT, RSQRT, TANH, ERF, SIN, COS, FLOOR, SIGMOID, FINITE, CLAMP, COPY, ADDS, MULS, NES, LTS, GES };
+enum { NEG, ABS, EXP, LOG, SQRT, RSQRT, TANH, ERF, SIN, COS, FLOOR, SIGMOID, FINITE, CLAMP, COPY, MULS, NES, LTS, GES };
 static double unary(const exec *e, double x) {
   switch (e->kind) {
     case NEG: return -x;
@@ -193,13 +196,13 @@ static double unary(const exec *e, double x) {
     case RSQRT: return 1 / sqrt(x);
     case TANH: return tanh(x);
     case ERF: return erf(x);
-    case SIN: return sin(x);
-    case COS: return cos(x);
+    /* aclnnSin.md, aclnnCos.md: exact to 10^7. */
+    case SIN: return fabs(x) <= 1e7 ? sin(x) : NAN;
+    case COS: return fabs(x) <= 1e7 ? cos(x) : NAN;
     case FLOOR: return floor(x);
     case SIGMOID: return 1 / (1 + exp(-x));
     case FINITE: return isfinite(x) != 0;
     case CLAMP: x = x < e->f[0] ? e->f[0] : x; return x > e->f[1] ? e->f[1] : x;
-    case ADDS: return x + e->f[0];
     case MULS: return x * e->f[0];
     case NES: return x != e->f[0];
     case LTS: return x < e->f[0];
@@ -217,13 +220,14 @@ static st run_unary(exec *e) {
     else if (floats(in)) {
       double v = unary(e, get(in, w.p[0]));
       if (floats(to)) put(to, w.p[1], v);
-      else puti(to, w.p[1], v == v && fabs(v) < (to == I64 ? 9.2e18 : 2147483648.0) ? (int64_t)v : INT32_MIN);
+      /* aclnnCast.md: NaN is 0. */
+      else puti(to, w.p[1], v != v ? 0 : fabs(v) < (to == I64 ? 9.2e18 : 2147483648.0) ? (int64_t)v : INT32_MIN);
     } else if (e->kind == COPY && floats(to)) {
       int64_t v = geti(in, w.p[0]);
       if (to == F32) { float f = (float)v; memcpy(w.p[1], &f, 4); } else put(to, w.p[1], (double)v);
     } else {
       int64_t v = geti(in, w.p[0]), k = e->i[0];
-      puti(to, w.p[1], e->kind == ADDS ? (int64_t)((uint64_t)v + (uint64_t)k * (uint64_t)e->i[1]) : e->kind == MULS ? v * k : e->kind == NES ? v != k : e->kind == LTS ? v < k : e->kind == GES ? v >= k : e->kind == FINITE ? 1 : v);
+      puti(to, w.p[1], e->kind == NES ? v != k : e->kind == LTS ? v < k : e->kind == GES ? v >= k : e->kind == FINITE ? 1 : v);
     }
   } while (next(&w));
   return OK;
@@ -232,18 +236,21 @@ static st plan_unary(const char *name, int kind, T a, double f0, double f1, int6
   HAVE(a && o);
   int truth = kind == FINITE || kind >= NES;
   WANT(kind == COPY || o->type == (truth ? BOOL : a->type));
-  WANT(kind == COPY || truth || kind >= ADDS || floats(a->type));
+  WANT(kind == COPY || truth || kind >= MULS || floats(a->type));
   WANT(kind == COPY ? broadcasts(a, o) : same(a, o));
+  /* Types that an operator lacks; where gaps are not taken; integers that lose digits (aclnnErf, aclnnFloor, aclnnLog, aclnnMuls). */
+  WANT(!(kind == ERF || kind == FLOOR) || a->type != BF16);
+  WANT(kind != LOG || dense(o));
+  WANT(kind != MULS || floats(a->type));
   return aclnn_first(room, out, (exec){.name = name, .run = run_unary, .kind = kind, .count = 2, .t = {*a, *o}, .f = {f0, f1}, .i = {i0, i1}});
 }
 #define UNARY(N, K) API st aclnn##N##GetWorkspaceSize(T a, T o, ROOM) { return plan_unary(#N, K, a, 0, 0, 0, 0, o, room, out); } RUN(N)
 UNARY(Neg, NEG) UNARY(Abs, ABS) UNARY(Exp, EXP) UNARY(Log, LOG) UNARY(Sqrt, SQRT) UNARY(Rsqrt, RSQRT) UNARY(Tanh, TANH) UNARY(Erf, ERF) UNARY(Sin, SIN) UNARY(Cos, COS)
 UNARY(Floor, FLOOR) UNARY(Sigmoid, SIGMOID) UNARY(IsFinite, FINITE)
 API st aclnnClampGetWorkspaceSize(T a, S lo, S hi, T o, ROOM) { HAVE(lo && hi); return plan_unary("Clamp", CLAMP, a, lo->f, hi->f, 0, 0, o, room, out); } RUN(Clamp)
-API st aclnnAddsGetWorkspaceSize(T a, S b, S alpha, T o, ROOM) { HAVE(b && alpha); return plan_unary("Adds", ADDS, a, b->f * alpha->f, 0, b->i, alpha->i, o, room, out); } RUN(Adds)
 #define NUMBER(N, K) API st aclnn##N##GetWorkspaceSize(T a, S b, T o, ROOM) { HAVE(b); return plan_unary(#N, K, a, b->f, 0, b->i, 0, o, room, out); } RUN(N)
 NUMBER(Muls, MULS) NUMBER(NeScalar, NES) NUMBER(LtScalar, LTS) NUMBER(GeScalar, GES)
-API st aclnnCastGetWorkspaceSize(T a, int type, T o, ROOM) { HAVE(a && o); WANT(o->type == type && same(a, o)); return plan_unary("Cast", COPY, a, 0, 0, 0, 0, o, room, out); } RUN(Cast)
+API st aclnnCastGetWorkspaceSize(T a, int type, T o, ROOM) { HAVE(a && o); WANT(o->type == type && same(a, o) && (a->type != BOOL || dense(a))); return plan_unary("Cast", COPY, a, 0, 0, 0, 0, o, room, out); } RUN(Cast)
 API st aclnnInplaceCopyGetWorkspaceSize(T o, T a, ROOM) { return plan_unary("InplaceCopy", COPY, a, 0, 0, 0, 0, o, room, out); } RUN(InplaceCopy)
 
 static st run_fill(exec *e) {
@@ -297,7 +304,10 @@ static st run_reduce(exec *e) {
 static st plan_reduce(const char *name, int kind, T a, ints dims, int keep, T o, ROOM) {
   HAVE(a && o);
   WANT(keep && dims.n && a->n == o->n && a->type == o->type && (kind == SUM || floats(a->type)));
-  for (uint64_t k = 0; k < dims.n; k++) WANT(dims.v[k] >= 0 && dims.v[k] < a->n && o->dims[dims.v[k]] == 1);
+  for (uint64_t k = 0; k < dims.n; k++) {
+    WANT(dims.v[k] >= 0 && dims.v[k] < a->n && o->dims[dims.v[k]] == 1 && (kind == SUM || kind == PROD || a->dims[dims.v[k]]));
+    for (uint64_t j = 0; j < k; j++) WANT(dims.v[j] != dims.v[k]);
+  }
   return aclnn_first(room, out, (exec){.name = name, .run = run_reduce, .kind = kind, .count = 2, .t = {*a, *o}, .dims = dims});
 }
 API st aclnnReduceSumGetWorkspaceSize(T a, I dims, uint8_t keep, int type, T o, ROOM) { HAVE(dims && o); WANT(type == o->type); return plan_reduce("ReduceSum", SUM, a, *dims, keep, o, room, out); } RUN(ReduceSum)
@@ -369,6 +379,7 @@ static st run_sort(exec *e) { T t[] = {&e->t[0], &e->t[1], &e->t[2]}; return lin
 API st aclnnSortGetWorkspaceSize(T a, uint8_t stable, int64_t dim, uint8_t down, T v, T x, ROOM) {
   HAVE(a && v && x);
   WANT(same(a, v) && same(a, x) && v->type == a->type && x->type == I64 && dim >= 0 && dim < a->n);
+  WANT(floats(a->type) || count(a) <= (a->type == I64 ? 150000000 : 725000000));
   PLAN(Sort, .run = run_sort, .once = 1, .kind = down != 0, .flag = stable, .count = 3, .t = {*a, *v, *x}, .i = {dim});
 } RUN(Sort)
 
@@ -391,15 +402,16 @@ static st run_index_select(exec *e) {
 }
 API st aclnnIndexSelectGetWorkspaceSize(T a, int64_t dim, T x, T o, ROOM) {
   HAVE(a && x && o);
-  WANT(dim == 0 && x->n == 1 && (x->type == I64 || x->type == INT32) && a->n == o->n && a->type == o->type && o->dims[0] == x->dims[0]);
+  WANT(dim == 0 && x->n == 1 && (x->type == I64 || x->type == INT32) && a->n == o->n && a->type == o->type && o->dims[0] == x->dims[0] && dense(o));
   for (int i = 1; i < a->n; i++) WANT(a->dims[i] == o->dims[i]);
   PLAN(IndexSelect, .run = run_index_select, .count = 3, .t = {*a, *x, *o});
 } RUN(IndexSelect)
 static st run_index_add(exec *e) {
   T a = &e->t[0], x = &e->t[1], s = &e->t[2], o = &e->t[3];
   if (a->at != o->at) { exec c = {.kind = COPY, .t = {*a, *o}}; run_unary(&c); }
-  for (int64_t i = 0; i < x->dims[0]; i++) {
-    int64_t k = index_at(x, i);
+  for (int64_t n = 0; n < x->dims[0]; n++) {
+    /* aclnnIndexAdd.md: in no order unless the context asks for one. */
+    int64_t i = e->ordered ? n : x->dims[0] - 1 - n, k = index_at(x, i);
     if (k < 0 || k >= o->dims[0]) return 507015;
     tensor from = row(s, i), to = row(o, k);
     T t[] = {&from, &to};
@@ -411,7 +423,7 @@ static st run_index_add(exec *e) {
 }
 API st aclnnIndexAddGetWorkspaceSize(T a, int64_t dim, T x, T s, S alpha, T o, ROOM) {
   HAVE(a && x && s && alpha && o);
-  WANT(dim == 0 && x->n == 1 && (x->type == I64 || x->type == INT32) && same(a, o) && a->type == o->type && s->type == a->type && s->n == a->n && s->dims[0] == x->dims[0]);
+  WANT(dim == 0 && x->n == 1 && (x->type == I64 || x->type == INT32) && same(a, o) && a->type == o->type && s->type == a->type && s->n == a->n && s->dims[0] == x->dims[0] && dense(s));
   for (int i = 1; i < a->n; i++) WANT(a->dims[i] == s->dims[i]);
   PLAN(IndexAdd, .run = run_index_add, .count = 4, .t = {*a, *x, *s, *o}, .f = {alpha->f}, .i = {alpha->i});
 } RUN(IndexAdd)
@@ -426,7 +438,7 @@ static st line_gather(exec *e, char **p) {
   return OK;
 }
 static st run_gather(exec *e) { T t[] = {&e->t[0], &e->t[1], &e->t[2]}; return lines(3, t, (int)e->i[0], line_gather, e); }
-API st aclnnGatherGetWorkspaceSize(T a, int64_t dim, T x, T o, ROOM) { HAVE(a && x && o); WANT(same(x, o) && a->n == o->n && a->type == o->type && x->type == I64 && dim >= 0 && dim < a->n); PLAN(Gather, .run = run_gather, .count = 3, .t = {*a, *x, *o}, .i = {dim}); } RUN(Gather)
+API st aclnnGatherGetWorkspaceSize(T a, int64_t dim, T x, T o, ROOM) { HAVE(a && x && o); WANT(same(x, o) && a->n == o->n && a->type == o->type && x->type == I64 && dim >= 0 && dim < a->n && (!count(x) || a->dims[dim])); for (int i = 0; i < a->n; i++) WANT(i == dim || x->dims[i] <= a->dims[i]); PLAN(Gather, .run = run_gather, .count = 3, .t = {*a, *x, *o}, .i = {dim}); } RUN(Gather)
 
 /* ---- products */
 static st run_matmul(exec *e) {

@@ -17,7 +17,8 @@ enum { READY = 0x5eed, SPENT = 0xdead };
 /* Inputs and outputs (`t`), numbers; `kind` says which of a family. */
 typedef struct exec exec;
 typedef st body(exec *e);
-struct exec { int state, repeatable, once, kind, count; const char *name; body *run; tensor t[12]; double f[2]; int64_t i[2]; int flag; ints dims; uint64_t room; addr workspace; };
+/* `ordered`: the context asks for sums in a fixed order. */
+struct exec { int state, repeatable, once, kind, count, ordered; const char *name; body *run; tensor t[12]; double f[2]; int64_t i[2]; int flag; ints dims; uint64_t room; addr workspace; };
 
 static inline int width(int t) { return t == U8 || t == BOOL || t == I8 ? 1 : t == F16 || t == BF16 || t == I16 ? 2 : t == I64 ? 8 : 4; }
 static inline int floats(int t) { return t == F32 || t == F16 || t == BF16; }
@@ -51,6 +52,12 @@ static inline char *nth(T t, int64_t i) {
 }
 static inline double value(T t, int64_t i) { return get(t->type, nth(t, i)); }
 static inline void set(T t, int64_t i, double v) { put(t->type, nth(t, i), v); }
+/* Row-major without gaps. */
+static inline int dense(T t) {
+  int64_t step = 1;
+  for (int i = t->n - 1; i >= 0; i--) { if (t->dims[i] != 1 && t->strides[i] != step) return 0; step *= t->dims[i]; }
+  return 1;
+}
 static inline int same(T a, T b) { return a->n == b->n && !memcmp(a->dims, b->dims, sizeof a->dims); }
 
 /* ---- phases */

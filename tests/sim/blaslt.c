@@ -76,8 +76,11 @@ API int LT(MatmulAlgoGetHeuristic)(void *h, desc *d, layout *a, layout *b, layou
   uint32_t align = ALIGN > 0 ? p->align[0] : 16, of_out = ALIGN > 0 ? p->align[3] : 16;
   if (d->epilogue == WITH_BIAS && (!d->bias || d->bias % of_out)) return LT_NOTHING;
   if (align < 16 && !lt_unaligned) return LT_NOTHING;
+  /* Within what the preference allows; a product is then given as much. */
+  size_t room = align >= 16 ? 4096 : 512;
+  if (p->workspace < room) return LT_NOTHING;
   memset(f, 0, sizeof *f);
-  f->algo[0] = align; f->workspace = align >= 16 ? 4096 : 512;
+  f->algo[0] = align; f->algo[1] = room; f->workspace = room;
   *n = 1;
   return 0;
 }
@@ -116,7 +119,7 @@ static st multiply(void *data, device *on) {
   return OK;
 }
 API int LT(Matmul)(void *h, desc *d, const float *alpha, const void *a, layout *la, const void *b, layout *lb, const float *beta, const void *c, layout *lc, void *o, layout *lo, const uint64_t *algo, void *ws, size_t n, stream *s) {
-  if (!h || !sim_depth() || c != o || lc != lo || (n && (!ws || (uintptr_t)ws % 256))) return LT_INVALID;
+  if (!h || !sim_depth() || c != o || lc != lo || n < algo[1] || !ws || (uintptr_t)ws % 256 || core_kind((addr)ws, n) != 'd') return LT_INVALID;
   if (algo[0] >= 16 && ((uintptr_t)a % 16 || (uintptr_t)b % 16 || (uintptr_t)c % 16)) return LT_FAILED;
   job *j = malloc(sizeof *j);
   *j = (job){*d, *la, *lb, *lc, sim_real((addr)a), sim_real((addr)b), sim_real((addr)o), *alpha, *beta};

@@ -14,6 +14,7 @@
 #include "sim.h"
 #include <errno.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SPAN (16ull << 30)
@@ -91,7 +92,7 @@ static int inside(addr a, size_t n) { return core_kind(a, n) != 0; }
 
 /* ---- streams. A command's number is its place in the stream. */
 /* `refs`: the handle's, and those of queued commands that name it. */
-struct event { uint64_t asked, passed, at, number; stream *s; device *c; int refs; };
+struct event { uint64_t asked, passed, at, number; stream *s; device *c; int refs, timed; };
 typedef struct command {
   char kind; addr dst, src; size_t n, dpitch, spitch, rows; uint64_t v; unsigned width;
   event *e; void (*fn)(void *); st (*run)(void *, device *); void *data; size_t bytes; char *line; struct command *next;
@@ -291,7 +292,7 @@ st core_copy(addr d, addr s, size_t n, size_t dpitch, size_t spitch, size_t rows
 st core_copy_peer(addr d, addr s, size_t n, stream *q) { HERE(); FREE(q); return core_copy(d, s, n, 0, 0, 1, q); }
 st core_fill(addr d, size_t pitch, uint64_t v, unsigned w, size_t n, size_t rows, stream *q) {
   HERE();
-  if (d % w || !rows || !inside(d, (rows - 1) * pitch + n * w)) return INVALID;
+  if (d % w || !rows || (rows > 1 && (pitch % w || pitch < n * w)) || !inside(d, (rows - 1) * pitch + n * w)) return INVALID;
   return push(q, (command){.kind = 'f', .dst = d, .dpitch = pitch, .v = v, .width = w, .n = n, .rows = rows});
 }
 st core_stream(stream **p, int priority) {
@@ -313,7 +314,7 @@ st core_stream_wait(stream *s, event *e) { HERE(); FREE(s); lock(); uint64_t v =
 st core_host_func(stream *s, void (*fn)(void *), void *arg) { HERE(); FREE(s); return push(s, (command){.kind = 'h', .fn = fn, .data = arg}); }
 st core_wait_value(stream *s, addr a, uint64_t v) { HERE(); FREE(s); if (!sim_words) return UNSUPPORTED; if (a % 8 || !inside(a, 8)) return INVALID; return push(s, (command){.kind = 'g', .dst = a, .v = v}); }
 st core_write_value(stream *s, addr a, uint64_t v) { HERE(); FREE(s); if (!sim_words) return UNSUPPORTED; if (a % 8 || !inside(a, 8)) return INVALID; return push(s, (command){.kind = 's', .dst = a, .v = v}); }
-st core_event(event **p) { HERE(); *p = calloc(1, sizeof **p); (*p)->c = c; (*p)->refs = 1; lock(); events++; unlock(); return OK; }
+st core_event(event **p, int timed) { HERE(); *p = calloc(1, sizeof **p); (*p)->c = c; (*p)->refs = 1; (*p)->timed = timed; lock(); events++; unlock(); return OK; }
 st core_event_destroy(event *e) { if (!sim_here()) return NO_CONTEXT; lock(); events--; drop_event(e); unlock(); return OK; }
 st core_event_record(event *e, stream *s) {
   HERE(); FREE(s);
@@ -328,7 +329,7 @@ st core_event_record(event *e, stream *s) {
 st core_event_query(event *e) { HERE(); lock(); ask(e->s, e->number); st r = e->c->dead ? e->c->dead : e->passed < e->asked ? NOT_READY : OK; unlock(); return r; }
 const stream *core_event_stream(const event *e) { return e->s; }
 int core_event_recorded(event *e) { lock(); int r = e->asked > 0; unlock(); return r; }
-st core_event_elapsed(float *ms, event *a, event *b) { HERE(); if (!a->asked || !b->asked) return BAD_HANDLE; if (a->passed < a->asked || b->passed < b->asked) return NOT_READY; *ms = (float)(((double)b->at - (double)a->at) / 1e6); return OK; }
+st core_event_elapsed(float *ms, event *a, event *b) { HERE(); if (!a->asked || !b->asked || !a->timed || !b->timed || a->c != b->c) return BAD_HANDLE; if (a->passed < a->asked || b->passed < b->asked) return NOT_READY; *ms = (float)(((double)b->at - (double)a->at) / 1e6); return OK; }
 
 /* ---- launches */
 static void wrote(const char *line) {
@@ -406,7 +407,10 @@ st core_graph_launch(graph *g, stream *s) {
 /* ---- physical memory apart from addresses: a file of memory, mapped where an address range was reserved. Handles are descriptors + 1. */
 enum { GRANULE = 2 << 20 };
 typedef struct range { addr a; size_t n; int fd; struct range *next; } range;
-static range *ranges;
+/* What is mapped, and what addresses are reserved. */
+static range *ranges, *reserved;
+static int within(const range *of, addr a, size_t n) { for (; of; of = of->next) if (of->a <= a && a + n <= of->a + of->n) return 1; return 0; }
+static int touched(const range *of, addr a, size_t n) { for (; of; of = of->next) if (of->a < a + n && a < of->a + of->n) return 1; return 0; }
 static int handles;
 st core_granularity(size_t *n) { HERE(); *n = GRANULE; return OK; }
 st core_physical(uint64_t *h, size_t n) {
@@ -418,16 +422,36 @@ st core_physical(uint64_t *h, size_t n) {
   *h = fd + 1; return OK;
 }
 st core_physical_release(uint64_t h) { close((int)h - 1); __atomic_fetch_sub(&handles, 1, __ATOMIC_SEQ_CST); return OK; }
-st core_reserve(addr *a, size_t n) { HERE(); if (!n || n % GRANULE) return INVALID; void *p = mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); if (p == MAP_FAILED) return OOM; *a = (addr)p; return OK; }
-st core_unreserve(addr a, size_t n) { return munmap((void *)a, n) ? INVALID : OK; }
+st core_reserve(addr *a, size_t n) {
+  HERE();
+  if (!n || n % GRANULE) return INVALID;
+  void *p = mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return OOM;
+  range *r = malloc(sizeof *r);
+  lock(); *r = (range){(addr)p, n, -1, reserved}; reserved = r; unlock();
+  *a = (addr)p; return OK;
+}
+/* As it was reserved, with nothing mapped. */
+st core_unreserve(addr a, size_t n) {
+  lock();
+  range **r = &reserved, *x = NULL;
+  while (*r && ((*r)->a != a || (*r)->n != n)) r = &(*r)->next;
+  if (*r && !touched(ranges, a, n)) { x = *r; *r = x->next; }
+  unlock();
+  free(x);
+  return x && !munmap((void *)a, n) ? OK : INVALID;
+}
 st core_map(addr a, size_t n, uint64_t h) {
   HERE();
+  struct stat file;
+  lock(); int free_range = within(reserved, a, n) && !touched(ranges, a, n); unlock();
+  if (!n || n % GRANULE || !free_range || fstat((int)h - 1, &file) || (size_t)file.st_size < n) return INVALID;
   if (mmap((void *)a, n, PROT_NONE, MAP_SHARED | MAP_FIXED, (int)h - 1, 0) == MAP_FAILED) return INVALID;
   range *r = malloc(sizeof *r);
   lock(); *r = (range){a, n, dup((int)h - 1), ranges}; ranges = r; add(&blocks, (char *)a, n, 'v', c->index); unlock();
   return OK;
 }
-st core_access(addr a, size_t n) { HERE(); return mprotect((void *)a, n, PROT_READ | PROT_WRITE) ? INVALID : OK; }
+st core_access(addr a, size_t n) { HERE(); lock(); int mapped = within(ranges, a, n); unlock(); return !mapped || mprotect((void *)a, n, PROT_READ | PROT_WRITE) ? INVALID : OK; }
 st core_unmap(addr a, size_t n) {
   lock();
   for (range **r = &ranges; *r; r = &(*r)->next) if ((*r)->a == a && (*r)->n == n) { range *x = *r; close(x->fd); *r = x->next; free(x); break; }

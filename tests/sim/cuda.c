@@ -1,5 +1,6 @@
 /* The CUDA driver and NVRTC over the simulators' core. Stricter than the driver where that finds mistakes: a call that needs a context fails without
- * one. Devices say sm_90. */
+ * one. Devices say sm_90. What is refused is on the function's page (docs.nvidia.com/cuda/cuda-driver-api: group__CUDA__MEM, __VA, __STREAM, __EVENT,
+ * __EXEC, __GRAPH; `PAGES.md`). */
 #include "sim.h"
 
 const unsigned sim_warp = 32;
@@ -41,7 +42,7 @@ API st cuDevicePrimaryCtxRelease_v2(int d) { return __atomic_fetch_sub(&sim_devi
 API st cuCtxPushCurrent_v2(device *p) { if (!p || p->retained <= 0 || depth == 64) return NO_CONTEXT; stack[depth++] = p; return OK; }
 API st cuCtxPopCurrent_v2(device **p) { if (!depth) return NO_CONTEXT; *p = stack[--depth]; return OK; }
 API st cuCtxGetStreamPriorityRange(int *least, int *greatest) { HERE(); *least = 0; *greatest = -5; return OK; }
-API st cuCtxEnablePeerAccess(device *o, unsigned f) { HERE(); return f ? INVALID : core_reach(o); }
+API st cuCtxEnablePeerAccess(device *o, unsigned f) { HERE(); return f ? INVALID : !o || o == sim_here() ? BAD_DEVICE : core_reach(o); }
 API st cuMemGetInfo_v2(size_t *f, size_t *t) { return core_room(f, t); }
 API st cuMemAlloc_v2(addr *p, size_t n) { return core_alloc(p, n); }
 API st cuMemFree_v2(addr p) { return core_free(p); }
@@ -53,7 +54,7 @@ API st cuMemHostGetDevicePointer_v2(addr *a, void *p, unsigned f) { HERE(); retu
 API st cuMemcpyAsync(addr d, addr s, size_t n, stream *q) { return core_copy(d, s, n, n, n, 1, q); }
 API st cuMemcpyPeerAsync(addr d, device *dc, addr s, device *sc, size_t n, stream *q) { HERE(); return !dc || !sc ? INVALID : core_copy_peer(d, s, n, q); }
 typedef struct copy2d { size_t sx, sy; unsigned st; const void *sh; addr sd; void *sa; size_t sp, dx, dy; unsigned dt; void *dh; addr dd; void *da; size_t dp, w, h; } copy2d;
-API st cuMemcpy2DAsync_v2(const copy2d *x, stream *q) { HERE(); return x->st != 4 || x->dt != 4 || x->sp < x->w || x->dp < x->w ? INVALID : core_copy(x->dd, x->sd, x->w, x->dp, x->sp, x->h, q); }
+API st cuMemcpy2DAsync_v2(const copy2d *x, stream *q) { HERE(); return x->st != 4 || x->dt != 4 || x->sp < x->w || x->dp < x->w || x->sp > 0x7fffffff || x->dp > 0x7fffffff ? INVALID : core_copy(x->dd, x->sd, x->w, x->dp, x->sp, x->h, q); }
 API st cuMemsetD8Async(addr d, uint8_t v, size_t n, stream *q) { return core_fill(d, 0, v, 1, n, 1, q); }
 API st cuMemsetD16Async(addr d, uint16_t v, size_t n, stream *q) { return core_fill(d, 0, v, 2, n, 1, q); }
 API st cuMemsetD32Async(addr d, uint32_t v, size_t n, stream *q) { return core_fill(d, 0, v, 4, n, 1, q); }
@@ -65,7 +66,7 @@ API st cuStreamQuery(stream *s) { return core_stream_query(s); }
 API st cuStreamWaitEvent(stream *s, event *e, unsigned f) { HERE(); return f ? INVALID : core_stream_wait(s, e); }
 API st cuStreamWaitValue64_v2(stream *s, addr a, uint64_t v, unsigned f) { HERE(); return f ? INVALID : core_wait_value(s, a, v); }
 API st cuStreamWriteValue64_v2(stream *s, addr a, uint64_t v, unsigned f) { HERE(); return f ? INVALID : core_write_value(s, a, v); }
-API st cuEventCreate(event **p, unsigned f) { HERE(); return f > 7 ? INVALID : core_event(p); }
+API st cuEventCreate(event **p, unsigned f) { HERE(); return f > 7 || (f & 4 && !(f & 2)) ? INVALID : core_event(p, !(f & 2)); }
 API st cuEventDestroy_v2(event *e) { return core_event_destroy(e); }
 API st cuEventRecord(event *e, stream *s) { return core_event_record(e, s); }
 API st cuEventQuery(event *e) { return core_event_query(e); }
@@ -73,10 +74,11 @@ API st cuEventElapsedTime(float *ms, event *a, event *b) { return core_event_ela
 API st cuModuleLoadData(module **m, const void *image) { return core_module(m, image); }
 API st cuModuleUnload(module *m) { return core_module_unload(m); }
 API st cuModuleGetFunction(function **f, module *m, const char *name) { return core_function(f, m, name); }
-API st cuFuncSetAttribute(function *f, unsigned a, int v) { HERE(); (void)f; return a == 8 && v <= 232448 ? OK : INVALID; }
+/* Beyond 48 KiB a function's blocks have what was asked for by its attribute. */
+API st cuFuncSetAttribute(function *f, unsigned a, int v) { HERE(); if (a != 8 || v < 0 || v > 232448) return INVALID; core_function_room(f, (unsigned)v); return OK; }
 API st cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, stream *s, void **params, void **extra) {
   HERE();
-  return shared > 232448 || extra ? INVALID : core_launch_kernel(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, params);
+  return extra ? INVALID : core_launch_kernel(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, params);
 }
 API st cuStreamBeginCapture_v2(stream *s, unsigned mode) { HERE(); return mode != 1 ? INVALID : core_capture_begin(s); }
 API st cuStreamEndCapture(stream *s, graph **out) { return core_capture_end(s, out); }

@@ -9,11 +9,6 @@ static int column_of(T s, T x) {
   for (int i = 0; i + 1 < x->n; i++) if (s->dims[i] != x->dims[i]) return 0;
   return s->n == x->n && last(s) == 1;
 }
-static int dense(T t) {
-  int64_t step = 1;
-  for (int i = t->n - 1; i >= 0; i--) { if (t->dims[i] != 1 && t->strides[i] != step) return 0; step *= t->dims[i]; }
-  return 1;
-}
 /* What is not there. */
 static const tensor none = {.n = 1};
 #define OR_NONE(t) (*((t) ? (t) : &none))

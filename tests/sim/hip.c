@@ -1,5 +1,5 @@
 /* The HIP run time and HIPRTC over the simulators' core: each thread has a current device, as HIP's have, and waves have 64 threads. Devices say gfx90a.
- * `CW_SIM_HIP=5` leaves out what HIP 5.2.3 does not have; built against AMD's own headers by the test of signatures. */
+ * What is refused is in the function's text of hip_runtime_api.h (github.com/ROCm/hip; rocm.docs.amd.com/projects/HIP, HIP runtime API; `PAGES.md`). */
 #include "sim.h"
 
 const unsigned sim_warp = 64;
@@ -22,11 +22,13 @@ API st hipDeviceGet(int *d, int i) { if (i < 0 || i >= sim_visible) return BAD_D
 API st hipDeviceGetName(char *p, int n, int d) { snprintf(p, n, "SIMULATED AMD GPU %d", d); return OK; }
 API st hipDeviceGetPCIBusId(char *p, int n, int d) { snprintf(p, n, "0000:%02x:00.0", d + 1); return OK; }
 API st hipDeviceGetUuid(char *p, int d) { memset(p, 0xB0 + d, 16); return OK; }
+enum { MAX_PITCH = 0x7fffffff };
 API st hipDeviceGetAttribute(int *v, int a, int d) {
   (void)d;
   switch (a) {
     case 23: *v = 9; return OK;      /* hipDeviceAttributeComputeCapabilityMajor */
     case 56: *v = 1024; return OK;   /* MaxThreadsPerBlock */
+    case 58: *v = MAX_PITCH; return OK;
     case 61: *v = 0; return OK;      /* ComputeCapabilityMinor */
     case 63: *v = 104; return OK;    /* MultiprocessorCount */
     case 74: *v = 65536; return OK;  /* MaxSharedMemoryPerBlock */
@@ -37,7 +39,7 @@ API st hipDeviceGetAttribute(int *v, int a, int d) {
 /* hipDeviceProp_t of HIP 5: 792 bytes, of which the name of the architecture is asked for. */
 API st hipGetDeviceProperties(char *p, int d) { (void)d; memset(p, 0, 792); strcpy(p + 396, "gfx90a:sramecc+:xnack-"); return OK; }
 API st hipDeviceCanAccessPeer(int *v, int a, int b) { *v = a != b; return OK; }
-API st hipDeviceEnablePeerAccess(int other, unsigned f) { return f || other < 0 || other >= sim_visible ? INVALID : core_reach(&sim_devices[other]); }
+API st hipDeviceEnablePeerAccess(int other, unsigned f) { return f ? INVALID : other < 0 || other >= sim_visible || other == current ? BAD_DEVICE : core_reach(&sim_devices[other]); }
 API st hipDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -2; return OK; }
 API st hipMemGetInfo(size_t *f, size_t *t) { return core_room(f, t); }
 API st hipMalloc(void **p, size_t n) { addr a = 0; st r = core_alloc(&a, n); *p = (void *)a; return r; }
@@ -53,7 +55,7 @@ static int fits(addr d, addr s, int kind) {
   return kind == 4 || (kind >= 0 && kind < 4 && to == (kind & 1) && from == kind >> 1);
 }
 API st hipMemcpyAsync(void *d, const void *s, size_t n, int kind, stream *q) { return fits((addr)d, (addr)s, kind) ? core_copy((addr)d, (addr)s, n, n, n, 1, q) : 21; }
-API st hipMemcpy2DAsync(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, int kind, stream *q) { return fits((addr)d, (addr)s, kind) && dp >= w && sp >= w ? core_copy((addr)d, (addr)s, w, dp, sp, h, q) : INVALID; }
+API st hipMemcpy2DAsync(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, int kind, stream *q) { return fits((addr)d, (addr)s, kind) && dp >= w && sp >= w && dp <= MAX_PITCH && sp <= MAX_PITCH ? core_copy((addr)d, (addr)s, w, dp, sp, h, q) : INVALID; }
 API st hipMemcpyPeerAsync(void *d, int dd, const void *s, int sd, size_t n, stream *q) { return dd < 0 || sd < 0 || dd >= sim_visible || sd >= sim_visible ? BAD_DEVICE : core_copy_peer((addr)d, (addr)s, n, q); }
 API st hipMemsetD8Async(void *d, unsigned char v, size_t n, stream *q) { return core_fill((addr)d, 0, v, 1, n, 1, q); }
 API st hipMemsetD16Async(void *d, unsigned short v, size_t n, stream *q) { return core_fill((addr)d, 0, v, 2, n, 1, q); }
@@ -63,7 +65,7 @@ API st hipStreamCreateWithPriority(stream **p, unsigned f, int priority) { retur
 API st hipStreamDestroy(stream *s) { return core_stream_destroy(s); }
 API st hipStreamQuery(stream *s) { return core_stream_query(s); }
 API st hipStreamWaitEvent(stream *s, event *e, unsigned f) { return f ? INVALID : core_stream_wait(s, e); }
-API st hipEventCreateWithFlags(event **p, unsigned f) { return f & ~0xe0000003u ? INVALID : core_event(p); }
+API st hipEventCreateWithFlags(event **p, unsigned f) { return f & ~0xe0000003u ? INVALID : core_event(p, !(f & 2)); }
 API st hipEventDestroy(event *e) { return core_event_destroy(e); }
 API st hipEventRecord(event *e, stream *s) { return core_event_record(e, s); }
 API st hipEventQuery(event *e) { return core_event_query(e); }
@@ -72,7 +74,10 @@ API st hipModuleLoadData(module **m, const void *image) { return core_module(m, 
 API st hipModuleUnload(module *m) { return core_module_unload(m); }
 API st hipModuleGetFunction(function **f, module *m, const char *name) { return core_function(f, m, name); }
 API st hipModuleLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, stream *s, void **params, void **extra) {
-  return shared > 65536 || extra ? INVALID : core_launch_kernel(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, params);
+  /* No dimension has 2^32 work items; a block has what memory there is without asking. */
+  if ((uint64_t)gx * bx >> 32 || (uint64_t)gy * by >> 32 || (uint64_t)gz * bz >> 32) return INVALID;
+  core_function_room(f, 65536);
+  return extra ? INVALID : core_launch_kernel(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, params);
 }
 API st hipStreamBeginCapture(stream *s, int mode) { return mode != 1 ? INVALID : core_capture_begin(s); }
 API st hipStreamEndCapture(stream *s, graph **out) { return core_capture_end(s, out); }

@@ -19,7 +19,7 @@ int sim_modules, sim_compiles;
 typedef struct context { unsigned grid[3], block[3], shared, warp; uint64_t seed; const char *error; } context;
 typedef int entry(const void *args, context *c);
 struct module { void *code; char *note; };
-struct function { char *name; entry *run; unsigned bytes; };
+struct function { char *name; entry *run; unsigned bytes, room; };
 /* `alive`: which of the first 64 words of the arguments were addresses of the device. */
 typedef struct launch { context c; entry *run; char *name; uint64_t alive; uint64_t args[]; } launch;
 
@@ -129,6 +129,7 @@ st core_function(function **f, module *m, const char *name) {
   if (m->note ? !strstr(m->note, name) : !dlsym(m->code, name)) return NOT_FOUND;
   function *x = calloc(1, sizeof *x);
   x->name = strdup(name);
+  x->room = 49152;
   if (m->code) {
     char size[256];
     snprintf(size, sizeof size, "%s_bytes", name);
@@ -139,6 +140,8 @@ st core_function(function **f, module *m, const char *name) {
   *f = x;
   return OK;
 }
+
+void core_function_room(function *f, unsigned bytes) { f->room = bytes; }
 
 static st compute(void *data, device *d) {
   launch *l = data;
@@ -156,7 +159,7 @@ static st compute(void *data, device *d) {
   return OK;
 }
 st core_launch_kernel(function *f, const unsigned g[3], const unsigned b[3], unsigned shared, stream *s, void **params) {
-  if (!g[0] || !g[1] || !g[2] || !b[0] || !b[1] || !b[2] || b[0] * b[1] * b[2] > 1024 || g[1] > 65535 || g[2] > 65535 || !params) return INVALID;
+  if (!g[0] || !g[1] || !g[2] || !b[0] || !b[1] || !b[2] || b[0] * b[1] * b[2] > 1024 || b[2] > 64 || g[0] > 0x7fffffff || shared > f->room || g[1] > 65535 || g[2] > 65535 || !params) return INVALID;
   char line[512];
   snprintf(line, sizeof line, "%s %u,%u,%u %u,%u,%u %u\n", f->name, g[0], g[1], g[2], b[0], b[1], b[2], shared);
   size_t n = sizeof(launch) + (f->bytes + 7) / 8 * 8;

@@ -68,7 +68,8 @@ st core_stream_wait(stream *s, event *e);
 st core_host_func(stream *s, void (*fn)(void *), void *arg);
 st core_wait_value(stream *s, addr a, uint64_t v);
 st core_write_value(stream *s, addr a, uint64_t v);
-st core_event(event **p);
+/* `timed`: it takes times. */
+st core_event(event **p, int timed);
 st core_event_destroy(event *e);
 st core_event_record(event *e, stream *s);
 st core_event_query(event *e);
@@ -109,4 +110,6 @@ st sim_compile(const char *source, image *out);
 st core_module(module **m, const void *bytes);
 st core_module_unload(module *m);
 st core_function(function **f, module *m, const char *name);
+/* How much dynamic shared memory its blocks may have; what a launch wants beyond it is refused. */
+void core_function_room(function *f, unsigned bytes);
 st core_launch_kernel(function *f, const unsigned grid[3], const unsigned block[3], unsigned shared, stream *s, void **params);

@@ -278,7 +278,6 @@ aclnn! {
     sub = "Sub"(a: T, b: T, alpha: S, out: T);
     mul = "Mul"(a: T, b: T, out: T);
     div = "Div"(a: T, b: T, out: T);
-    adds = "Adds"(a: T, b: S, alpha: S, out: T);
     muls = "Muls"(a: T, b: S, out: T);
     maximum = "Maximum"(a: T, b: T, out: T);
     minimum = "Minimum"(a: T, b: T, out: T);

@@ -217,7 +217,11 @@ fn cast(p: &mut Plan, o: &OpRequest<'_>) -> Result<()> {
             // The operators have no u32: as i32 the upper half is negative.
             p.cast(&src, Dtype::I64, &wide);
             p.lt_scalar(&wide, Number::i64(0), &low);
-            p.adds(&wide, Number::i64(1 << 32), Number::i64(1), &more);
+            // By a tensor: a number beyond 2^24 is added to integers with an error.
+            let upper = p.temp(Dtype::I64, &[1]);
+            p.fill(&upper, Number::i64(1 << 32));
+            let upper = upper.everywhere(&src.dims);
+            p.add(&wide, &upper, Number::i64(1), &more);
             p.select(&low, &more, &wide, &whole);
             p.cast(&whole, Dtype::F32, &dst);
         }
@@ -292,7 +296,15 @@ fn unary(p: &mut Plan, o: &OpRequest<'_>) -> Result<()> {
         _ => return refuse(o, format!("kind {kind}")),
     };
     let (x, y) = (p.f32(&src), p.wide(&dst));
-    f(p, &x, &y);
+    match kind == k::LOG && !y.is_dense() {
+        // Of that operator alone no document says that its output may have gaps.
+        true => {
+            let whole = p.temp(Dtype::F32, &y.dims);
+            f(p, &x, &whole);
+            p.copy(&y, &whole);
+        }
+        false => f(p, &x, &y),
+    }
     p.store(&y, &dst);
     Ok(())
 }
@@ -466,9 +478,9 @@ fn nonfinite_count(p: &mut Plan, o: &OpRequest<'_>) -> Result<()> {
             p.cast(&truth, Dtype::I32, &each);
             p.sum(&each, &dims, true, Dtype::I32, &finite);
             p.sub(&dst.shaped(&[1]), &finite.shaped(&[1]), unit, &less);
-            // Modulo 2^32, as everything here.
-            let all = Number::bits(Dtype::I32, x.count() as u32);
-            p.adds(&less, all, unit, &dst.shaped(&[1]));
+            // Modulo 2^32, as everything here. By a tensor: a number beyond 2^24 is added to integers with an error.
+            let all = p.constant(Dtype::I32, x.count() as u32);
+            p.add(&less, &all, unit, &dst.shaped(&[1]));
         });
     }
     Ok(())
@@ -610,9 +622,11 @@ fn histogram(p: &mut Plan, o: &OpRequest<'_>) -> Result<()> {
     let (index, valid) = p.rows(&index, bins, &op::IndexParams::default());
     // What counts nowhere counts in a bin more.
     let safe = p.safe(&index, &valid, bins as u32);
-    let (counts, one) = (p.temp(Dtype::I32, &[bins + 1]), p.constant(Dtype::I32, 1));
+    let unit = Number::bits(Dtype::I32, 1);
+    let counts = p.temp(Dtype::I32, &[bins + 1]);
+    let ones = p.temp(Dtype::I32, &index.dims);
     p.fill(&counts, zero);
-    let (ones, unit) = (one.everywhere(&index.dims), Number::bits(Dtype::I32, 1));
+    p.fill(&ones, unit);
     p.index_add(&counts, 0, &safe, &ones, unit, &counts);
     p.copy(&dst.shaped(&[bins]), &counts.first(0, bins));
     Ok(())
