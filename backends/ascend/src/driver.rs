@@ -20,6 +20,18 @@ pub(crate) struct Lane {
     users: Vec<usize>,
     /// How often its work was thrown away.
     pub(crate) ended: Arc<AtomicUsize>,
+    /// What it waits for, of streams that communicators used.
+    waits: Vec<Wait>,
+    /// It waited for what was thrown away, so that its own work was too.
+    stuck: bool,
+}
+
+/// A wait that may not be over.
+struct Wait {
+    /// How often the work of the stream was thrown away that is waited for.
+    of: Arc<AtomicUsize>,
+    /// Recorded behind the wait.
+    passed: Handle,
 }
 
 /// An event. It counts as passed until it is recorded, and when what it was recorded behind has been thrown away with it.
@@ -49,6 +61,8 @@ pub(crate) struct Acl {
     pub(crate) anywhere: bool,
     /// Devices that were given access: from whom, to whom.
     reached: Mutex<BTreeSet<(i32, i32)>>,
+    /// Events behind waits that are over, by context.
+    spare: Mutex<HashMap<usize, Vec<Handle>>>,
 }
 
 /// An address as ACL's functions take it.
@@ -97,6 +111,7 @@ impl Acl {
             staging: Staging::default(),
             anywhere: newer.done(),
             reached: Mutex::default(),
+            spare: Mutex::default(),
         }
     }
 
@@ -173,15 +188,124 @@ impl Acl {
             .for_each(|l| l.users.retain(|u| *u != by));
     }
 
-    /// What the communicator left on streams is given up: its peers do not come. ACL ends the stream's work, so that the stream can be let go.
+    /// What the communicator left on streams is given up: its peers do not come. ACL ends the stream's work, so that the stream can be let go. Who
+    /// waits for a record among that work would wait for ever (the page of `aclrtStreamAbort` says so), and is ended too.
     pub(crate) fn give_up(&self, by: usize) {
         // Held meanwhile: a stream is taken off the list before it is destroyed.
-        let lanes = lock(&self.lanes);
+        let mut lanes = lock(&self.lanes);
+        let mut gone: Vec<Arc<AtomicUsize>> = Vec::new();
         for (s, l) in lanes.iter().filter(|(_, l)| l.users.contains(&by)) {
-            let stream = Handle(*s as *mut c_void);
-            // SAFETY: a stream that is alive.
-            let o = unsafe { call!(self.t, optional aclrtStreamAbort(stream)) };
-            l.ended.fetch_add(o.done().into(), Ordering::AcqRel);
+            if self.throw_away(*s, l) {
+                gone.push(l.ended.clone());
+            }
+        }
+        // Whoever waits for one of these, for whom others may wait.
+        while let Some(of) = gone.pop() {
+            for (s, l) in lanes.iter_mut().filter(|(_, l)| !l.stuck) {
+                let waits = |w: &Wait| Arc::ptr_eq(&w.of, &of) && !self.passed(w.passed);
+                if l.waits.iter().any(waits) && self.throw_away(*s, l) {
+                    l.stuck = true;
+                    gone.push(l.ended.clone());
+                }
+            }
+        }
+    }
+
+    /// Ends what is queued on a stream.
+    fn throw_away(&self, stream: usize, l: &Lane) -> bool {
+        let stream = Handle(stream as *mut c_void);
+        // SAFETY: a stream that is alive.
+        let o = unsafe { call!(self.t, optional aclrtStreamAbort(stream)) };
+        l.ended.fetch_add(o.done().into(), Ordering::AcqRel);
+        o.done()
+    }
+
+    /// Has an event of ours been passed?
+    fn passed(&self, event: Handle) -> bool {
+        let mut s = 0;
+        // SAFETY: the event is alive; a failure is not passed.
+        let o = unsafe { call!(self.t, aclrtQueryEventStatus(event, &mut s)) };
+        o.done() && s == acl::EVENT_COMPLETE
+    }
+
+    /// A stream waits for the event. Where a communicator may keep that from passing, what lies behind the wait is marked.
+    ///
+    /// # Safety
+    /// Both are alive and the stream's context current.
+    pub(crate) unsafe fn wait(&self, stream: Handle, m: &Mark) -> Outcome {
+        // SAFETY: promised by the caller.
+        let o = unsafe { call!(self.t, aclrtStreamWaitEvent(stream, m.raw)) };
+        let record = lock(&m.recorded).clone();
+        let (Some((of, then)), true) = (record, o.done()) else {
+            return o;
+        };
+        let mut passed = match self.watch(stream, &of) {
+            None => return o,
+            Some(spare) => spare.unwrap_or(Handle::NULL),
+        };
+        // SAFETY: the out pointer lives for the call, and both are of the current context.
+        unsafe {
+            if passed == Handle::NULL {
+                let made = call!(
+                    self.t,
+                    aclrtCreateEventExWithFlag(&mut passed, acl::EVENT_FLAGS)
+                );
+                if !made.done() {
+                    return made;
+                }
+            }
+            let recorded = call!(self.t, aclrtRecordEvent(passed, stream));
+            let mut lanes = lock(&self.lanes);
+            if let Some(l) = lanes.get_mut(&(stream.0 as usize)) {
+                // The communicator may have been given up meanwhile.
+                let gone = of.load(Ordering::Acquire) != then;
+                l.waits.push(Wait { of, passed });
+                l.stuck |= gone && self.throw_away(stream.0 as usize, l);
+            }
+            recorded
+        }
+    }
+
+    /// Is what the stream waits for one that a communicator uses, or that waits for one? An event for behind the wait, where one is spare. None
+    /// of ACL's calls that may wait is made with the streams locked.
+    fn watch(&self, stream: Handle, of: &Arc<AtomicUsize>) -> Option<Option<Handle>> {
+        let mut lanes = lock(&self.lanes);
+        let watched = |l: &Lane| !l.users.is_empty() || !l.waits.is_empty();
+        let mut all = lanes.values();
+        if !all.any(|l| Arc::ptr_eq(&l.ended, of) && watched(l)) {
+            return None;
+        }
+        let lane = lanes.get_mut(&(stream.0 as usize))?;
+        let mut ctx = Handle::NULL;
+        // SAFETY: the out pointer lives for the call.
+        unsafe { (self.t.aclrtGetCurrentContext)(&mut ctx) };
+        let mut spare = lock(&self.spare);
+        let spare = spare.entry(ctx.0 as usize).or_default();
+        let over = lane.waits.extract_if(.., |w| self.passed(w.passed));
+        spare.extend(over.map(|w| w.passed));
+        Some(spare.pop())
+    }
+
+    /// Takes a stream off the list; the events of its waits are those of others now.
+    ///
+    /// # Safety
+    /// The stream's context is current.
+    pub(crate) unsafe fn forget_lane(&self, stream: Handle) -> Option<Reporter> {
+        let lane = lock(&self.lanes).remove(&(stream.0 as usize))?;
+        for w in lane.waits {
+            // SAFETY: made by `wait`, destroyed once: ACL frees it when it has been passed.
+            unsafe { (self.t.aclrtDestroyEvent)(w.passed) };
+        }
+        lane.reporter
+    }
+
+    /// Gives back what a context had; its streams are gone.
+    pub(crate) fn empty(&self, ctx: Handle) {
+        self.staging.empty(&self.t, ctx);
+        let spare = lock(&self.spare).remove(&(ctx.0 as usize));
+        for e in spare.into_iter().flatten() {
+            // SAFETY: made by `wait`, destroyed once.
+            unsafe { (self.t.aclrtDestroyEvent)(e) };
         }
     }
 
@@ -212,7 +336,16 @@ impl Acl {
             },
             false => asked,
         };
+        let stuck = || {
+            let lanes = lock(&self.lanes);
+            lanes.get(&(stream.0 as usize)).is_some_and(|l| l.stuck)
+        };
         match o.status {
+            // It only waited for one that was given up: nothing else would say that its work is gone.
+            SUCCESS | error::STREAM_ABORT | error::TASK_ABORT if stuck() => Outcome {
+                status: error::STREAM_ABORT,
+                ..o
+            },
             // Given up by us: who waits learns it from the failure of the communicator.
             error::STREAM_ABORT | error::TASK_ABORT => done(o.name),
             _ => o,

@@ -78,6 +78,9 @@ pub(crate) fn hint(status: Status) -> &'static str {
         NO_DEVICE => {
             "; no device is visible: check npu-smi info, ASCEND_RT_VISIBLE_DEVICES, and that /dev/davinci* can be opened"
         }
+        STREAM_ABORT => {
+            "; it waited for a stream whose communicator was given up, and what it was given since was thrown away"
+        }
         507014 | 507015 | 507035 => {
             "; an operator went astray: run with ASCEND_LAUNCH_BLOCKING=1 to find it, and look at the plog files in ~/ascend/log"
         }

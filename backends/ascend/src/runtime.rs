@@ -169,7 +169,7 @@ impl Runtime for Shared {
             if o.done() {
                 let mut ctx = Handle::NULL;
                 (t.aclrtGetCurrentContext)(&mut ctx);
-                self.0.staging.empty(&self.0.t, ctx);
+                self.0.empty(ctx);
                 (t.aclrtResetDevice)(ordinal);
                 if was != Handle::NULL && was != ctx {
                     (t.aclrtSetCurrentContext)(was);
@@ -425,8 +425,8 @@ impl Runtime for Shared {
                 _ => break false,
             }
         };
-        let lane = lock(&self.0.lanes).remove(&(stream.0 as usize));
-        if let Some(r) = lane.and_then(|l| l.reporter) {
+        // SAFETY: the caller has made the device current.
+        if let Some(r) = unsafe { self.0.forget_lane(stream) } {
             r.end(&self.0.t, stream);
         }
         // SAFETY: made by us, destroyed once.
@@ -451,7 +451,7 @@ impl Runtime for Shared {
         let m = unsafe { mark(event) };
         match m.pending() {
             // SAFETY: as above.
-            true => unsafe { call!(self.0.t, aclrtStreamWaitEvent(stream, m.raw)) },
+            true => unsafe { self.0.wait(stream, m) },
             false => done("aclrtStreamWaitEvent"),
         }
     }

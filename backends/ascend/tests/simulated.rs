@@ -12,15 +12,15 @@ use libloading::Library;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-const LONG: Option<Duration> = Some(Duration::from_secs(60));
+pub(crate) const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
-struct Simulated {
-    b: Ascend,
+pub(crate) struct Simulated {
+    pub(crate) b: Ascend,
     sim: Library,
 }
 
 impl Simulated {
-    fn new() -> Simulated {
+    pub(crate) fn new() -> Simulated {
         let file = crossweave_tests::sim::library("acl", "ascend");
         let name = file.display().to_string();
         let keys = ["libascendcl", "libnnopbase", "libopapi", "libhccl"];
@@ -35,7 +35,7 @@ impl Simulated {
     }
 
     /// A function of the simulator's that takes and gives integers.
-    fn ask(&self, name: &str, a: i32, b: i32) -> i32 {
+    pub(crate) fn ask(&self, name: &str, a: i32, b: i32) -> i32 {
         // SAFETY: functions of at most two integers; one that takes fewer does not look at the rest.
         unsafe {
             let f = self
@@ -46,12 +46,12 @@ impl Simulated {
         }
     }
 
-    fn at(&self, d: &Device, kind: MemKind, bytes: u64) -> Mem {
+    pub(crate) fn at(&self, d: &Device, kind: MemKind, bytes: u64) -> Mem {
         self.b.alloc(d, kind, bytes, 0).expect("memory")
     }
 
     /// Numbers on the device.
-    fn put(&self, d: &Device, s: &Stream, v: &[f32]) -> Mem {
+    pub(crate) fn put(&self, d: &Device, s: &Stream, v: &[f32]) -> Mem {
         let (m, host) = [MemKind::Device, MemKind::HostPinned]
             .map(|k| self.at(d, k, 4 * v.len() as u64))
             .into();
@@ -66,7 +66,7 @@ impl Simulated {
         m
     }
 
-    fn get(&self, d: &Device, s: &Stream, m: &Mem, n: usize) -> Vec<f32> {
+    pub(crate) fn get(&self, d: &Device, s: &Stream, m: &Mem, n: usize) -> Vec<f32> {
         let host = self.at(d, MemKind::HostPinned, 4 * n as u64);
         self.b.copy(s, all(&host, n), all(m, n)).unwrap();
         self.wait(s);
@@ -74,12 +74,12 @@ impl Simulated {
         unsafe { std::slice::from_raw_parts(self.b.map(&host).unwrap().cast(), n) }.to_vec()
     }
 
-    fn wait(&self, s: &Stream) {
+    pub(crate) fn wait(&self, s: &Stream) {
         self.b.stream_sync(s, LONG).expect("the stream ends");
     }
 }
 
-fn all(m: &Mem, words: usize) -> Span<'_, Mem> {
+pub(crate) fn all(m: &Mem, words: usize) -> Span<'_, Mem> {
     Span {
         mem: m,
         offset: 0,
