@@ -415,7 +415,13 @@ impl Acl {
     ///
     /// # Safety
     /// As [`Runtime`] says.
-    pub(crate) unsafe fn copy(&self, to: Address, from: Address, bytes: usize, s: Handle) -> Outcome {
+    pub(crate) unsafe fn copy(
+        &self,
+        to: Address,
+        from: Address,
+        bytes: usize,
+        s: Handle,
+    ) -> Outcome {
         match self.way(to, from) {
             // SAFETY: promised by the caller; spans lie inside their memory, so that there is room for what is copied.
             Some(way) => unsafe { self.send(way, to, bytes, from, bytes, s) },
@@ -528,9 +534,16 @@ impl Acl {
             let _ = call!(self.t, aclrtGetCurrentContext(&mut was));
             let one_way = |x: &Place, y: &Place| {
                 let mut can = 0;
-                let o = call!(self.t, aclrtDeviceCanAccessPeer(&mut can, x.ordinal, y.ordinal));
+                let o = call!(
+                    self.t,
+                    aclrtDeviceCanAccessPeer(&mut can, x.ordinal, y.ordinal)
+                );
                 if !o.done() || can == 0 {
-                    let status = if o.done() { error::NOT_SUPPORTED } else { o.status };
+                    let status = if o.done() {
+                        error::NOT_SUPPORTED
+                    } else {
+                        o.status
+                    };
                     return Outcome { status, ..o };
                 }
                 match call!(self.t, aclrtSetCurrentContext(x.ctx)) {

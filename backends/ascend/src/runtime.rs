@@ -313,8 +313,8 @@ impl Runtime for Shared {
         height: usize,
         stream: Handle,
     ) -> Outcome {
-        let aligned = (to | from | dpitch as u64 | spitch as u64)
-            .is_multiple_of(acl_table::COPY_ALIGN);
+        let aligned =
+            (to | from | dpitch as u64 | spitch as u64).is_multiple_of(acl_table::COPY_ALIGN);
         let by_one = match self.0.way(to, from) {
             Some(acl_table::copy::DEVICE_TO_DEVICE) => aligned && !self.0.anywhere,
             way => way.is_none(),

@@ -68,8 +68,16 @@ fn copies_begin_anywhere(t: &Simulated) {
     // Rows within the device: apart, unaligned, more than go by way of the host at once, and one that is longer than a row may be.
     for (width, height, pitch) in [(3, 5, 7), (1000, 6000, 1001), (6_000_001, 1, 6_000_001)] {
         let span = |m| part(m, 5, pitch * (height - 1) + width);
-        t.b.copy_2d(&s, span(&device[0]), pitch, span(&device[1]), pitch, width, height)
-            .unwrap();
+        t.b.copy_2d(
+            &s,
+            span(&device[0]),
+            pitch,
+            span(&device[1]),
+            pitch,
+            width,
+            height,
+        )
+        .unwrap();
         t.b.copy(&s, span(&host[1]), span(&device[0])).unwrap();
         t.b.copy(&s, span(&host[0]), span(&device[1])).unwrap();
         t.wait(&s);
@@ -133,7 +141,10 @@ fn coll<'a>(kind: u32, m: &'a Mem, at: u64, words: u64, peer: i32) -> Coll<'a, M
 }
 
 /// Two ranks as threads.
-fn two(t: &Simulated, f: impl Fn(u32, Device, Stream, <C as Collectives<crossweave_backend_ascend::Ascend>>::Comm) + Sync) {
+fn two(
+    t: &Simulated,
+    f: impl Fn(u32, Device, Stream, <C as Collectives<crossweave_backend_ascend::Ascend>>::Comm) + Sync,
+) {
     let id = {
         let d = t.b.open(0).unwrap();
         C::unique_id(&t.b, &d).unwrap()

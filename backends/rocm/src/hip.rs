@@ -5,8 +5,8 @@
 use crate::error;
 use crossweave_gpu::library::{self, Wanted};
 use crossweave_gpu::{
-    AccessDesc, Address, AllocationProp, DISTRUSTED, Facts, Handle, Meaning, NO_DEVICE, Outcome, Place,
-    Previous, Runtime, SUCCESS, Settings, Started, Status, by_table, call, text,
+    AccessDesc, Address, AllocationProp, DISTRUSTED, Facts, Handle, Meaning, NO_DEVICE, Outcome,
+    Place, Previous, Runtime, SUCCESS, Settings, Started, Status, by_table, call, text,
 };
 use crossweave_plugin::{Error, Result};
 use std::ffi::{c_char, c_void};

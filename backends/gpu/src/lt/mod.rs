@@ -279,7 +279,9 @@ impl OnDevice {
     pub fn said(&self) -> String {
         match self.library.get().and_then(|_| self.lt()) {
             Ok(Some((lt, handle))) => format!("{} ({})", (lt.version)(handle), lt.file),
-            Ok(None) => lock(&self.refused).as_ref().map_or(String::new(), |e| e.message.clone()),
+            Ok(None) => lock(&self.refused)
+                .as_ref()
+                .map_or(String::new(), |e| e.message.clone()),
             Err(e) => e.message,
         }
     }

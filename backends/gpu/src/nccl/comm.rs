@@ -387,13 +387,7 @@ impl Drop for Comm {
     }
 }
 
-fn start(
-    b: &Gpu,
-    nccl: Arc<Nccl>,
-    dev: Arc<Dev>,
-    group: Group,
-    cfg: CommConfig,
-) -> Result<Comm> {
+fn start(b: &Gpu, nccl: Arc<Nccl>, dev: Arc<Dev>, group: Group, cfg: CommConfig) -> Result<Comm> {
     let word = Mem::device(&dev, MemKind::Device, 256, 0);
     let inner = match word {
         Ok(word) => Arc::new(Inner {
@@ -537,7 +531,15 @@ impl<B: OnGpu> Collectives<B> for GpuCollectives {
             let _held = inner.enter()?;
             let _in = inner.dev.enter()?;
             // SAFETY: as for `init`; a negative colour makes no member.
-            let s = unsafe { split(inner.raw(), color.unwrap_or(-1), key, slot.out(), &mut config) };
+            let s = unsafe {
+                split(
+                    inner.raw(),
+                    color.unwrap_or(-1),
+                    key,
+                    slot.out(),
+                    &mut config,
+                )
+            };
             inner.nccl.check("ncclCommSplit", s, inner.raw())
         };
         // The parent says when the child's address is there.

@@ -34,7 +34,11 @@ impl Turn {
     fn wait(&self) {
         let mut n = lock(&self.0.numbers);
         while n.1 != self.1 {
-            n = self.0.changed.wait(n).unwrap_or_else(PoisonError::into_inner);
+            n = self
+                .0
+                .changed
+                .wait(n)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

@@ -11,10 +11,10 @@ use crate::settings::Settings;
 use crate::table;
 pub(crate) use comm::Inner;
 pub use comm::{Comm, GpuCollectives};
-pub(crate) use joining::Turns;
 use crossweave_plugin::{Code, DType, Error, Result, fail};
 #[cfg(test)]
 use cudarc::nccl::sys as bindings;
+pub(crate) use joining::Turns;
 use std::ffi::{c_char, c_void};
 
 /// `ncclUniqueId`, passed by value.

@@ -157,6 +157,7 @@ pub struct Total {
 
 impl Total {
     /// One more.
+    #[inline]
     pub fn add(&mut self, x: Num) {
         self.v += x.v;
         self.e += x.e;

@@ -71,6 +71,7 @@ fn shape(t: DType) -> (i32, i32) {
 fn two_to(e: i32) -> f64 {
     match e {
         -1022..=1023 => f64::from_bits(((e + 1023) as u64) << 52),
+        -1074..=-1023 => f64::from_bits(1 << (e + 1074)),
         _ => 2f64.powi(e),
     }
 }
@@ -281,6 +282,16 @@ mod tests {
                 assert_eq!(ulp(t, a), b - a, "{t:?}: the step at {a}");
             }
         }
+    }
+
+    #[test]
+    fn powers_of_two_are_put_together_by_their_bits() {
+        // By itself `powi` divides by infinity below the normal numbers.
+        for e in -1074..=1023 {
+            let half = e / 2;
+            assert_eq!(two_to(e), 2f64.powi(half) * 2f64.powi(e - half), "2^{e}");
+        }
+        assert_eq!(ulp(DType::F64, 0.0), f64::from_bits(1));
     }
 
     #[test]

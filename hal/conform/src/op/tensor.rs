@@ -6,11 +6,41 @@ use crossweave_abi::{DType, Layout};
 /// What gaps and guards hold at an address; no output may change it. Read as any float of 16 bits or more it is not
 /// a number, read as an index it is negative: what is read there and multiplied by 0 shows. Other addresses hold
 /// other bytes: the gap of one operand that is copied into that of another shows too.
+#[inline]
 pub fn guard(at: usize) -> u8 {
-    match at % 2 {
-        1 => 0xFF,
-        _ => 0x81 | (at as u8).wrapping_mul(29) & 0x7E,
+    GUARDS[at % PERIOD]
+}
+/// After so many bytes guards repeat.
+const PERIOD: usize = 256;
+/// Two periods, so that one lies there from any byte on.
+const GUARDS: [u8; 2 * PERIOD] = {
+    let mut g = [0xFF; 2 * PERIOD];
+    let mut at = 0;
+    while at < g.len() {
+        g[at] = 0x81 | (at as u8).wrapping_mul(29) & 0x7E;
+        at += 2;
     }
+    g
+};
+
+/// What gaps and guards hold from an address on, as pieces of one length.
+fn guards(from: usize) -> &'static [u8] {
+    &GUARDS[from % PERIOD..][..PERIOD]
+}
+
+/// What so many bytes hold from an address on that belong to no element.
+pub fn guarded(from: usize, bytes: usize) -> Vec<u8> {
+    let mut all = guards(from).repeat(bytes.div_ceil(PERIOD));
+    all.truncate(bytes);
+    all
+}
+
+/// The first byte that does not hold what [`guard`] says of its address.
+pub fn unguarded(memory: &[u8], from: usize) -> Option<usize> {
+    let want = guards(from);
+    let piece = memory.chunks(PERIOD).position(|c| c != &want[..c.len()])? * PERIOD;
+    let rest = memory[piece..].iter().zip(want);
+    Some(piece + rest.take_while(|(a, b)| a == b).count())
 }
 /// What an output holds before it is written: NaN in every float dtype.
 pub const POISON: u8 = 0xFF;
@@ -172,6 +202,17 @@ impl T {
             .collect()
     }
 
+    /// Row-major without gaps?
+    pub fn is_dense(&self) -> bool {
+        let mut step = 1;
+        let mut dims = self.shape.iter().zip(&self.stride).rev();
+        dims.all(|(n, s)| {
+            let fits = *n == 1 || *s == step;
+            step *= *n as i64;
+            fits
+        })
+    }
+
     /// What crosses the boundary.
     pub fn layout(&self) -> Layout {
         let shape: Vec<u64> = self.shape.iter().map(|d| *d as u64).collect();
@@ -245,6 +286,28 @@ impl T {
         self.walk(|i, o| to[o].copy_from_slice(&self.bits[i].to_le_bytes()[..N]));
     }
 
+    /// Do they lie in the memory of its span?
+    pub fn lies_in(&self, memory: &[u8]) -> bool {
+        match num::size(self.dtype) {
+            1 => self.lies_in_of::<1>(memory),
+            2 => self.lies_in_of::<2>(memory),
+            4 => self.lies_in_of::<4>(memory),
+            _ => self.lies_in_of::<8>(memory),
+        }
+    }
+
+    fn lies_in_of<const N: usize>(&self, memory: &[u8]) -> bool {
+        let (there, _) = memory.as_chunks::<N>();
+        let mut same = true;
+        self.rows(|i, o, n, step| {
+            for k in 0..n {
+                let at = (o + step * k as i64) as usize;
+                same &= there[at] == self.bits[i + k].to_le_bytes()[..N];
+            }
+        });
+        same
+    }
+
     /// Reads the elements back from the memory of its span.
     pub fn take(&self, memory: &[u8]) -> Vec<u64> {
         match num::size(self.dtype) {
@@ -292,12 +355,36 @@ mod tests {
             let mut memory: Vec<u8> = (0..t.bytes()).map(guard).collect();
             t.put(&mut memory);
             assert_eq!(t.take(&memory), t.bits, "{:?}", t.stride);
+            assert!(t.lies_in(&memory), "{:?}", t.stride);
+            let last = t.bytes() - 1;
+            memory[last] ^= 1;
+            assert!(!t.lies_in(&memory), "{:?}", t.stride);
         }
+        assert!(t().is_dense() && !t().transposed().is_dense() && !t().padded(3).is_dense());
+        assert!(!t().broadcast(&[0]).is_dense());
         let b = t().broadcast(&[0, 2]);
         assert_eq!(b.stride, [0, 1, 0]);
         assert_eq!(b.values()[..8], [0.0, 0.0, 0.0, 0.0, 4.0, 4.0, 4.0, 4.0]);
         assert_eq!(b.bytes(), 6);
         assert_eq!(T::new(DType::F32, &[0, 3], &[]).padded(1).bytes(), 0);
         assert_eq!(index_of(&[2, 3, 4], 23), "[1, 2, 3]");
+    }
+
+    #[test]
+    fn what_is_no_elements_is_known_by_its_address() {
+        for from in [0, 1, 255, 256, 1000] {
+            for bytes in [0, 1, 255, 256, 257, 700] {
+                let memory = guarded(from, bytes);
+                let each: Vec<u8> = (from..from + bytes).map(guard).collect();
+                assert_eq!(memory, each);
+                assert_eq!(unguarded(&memory, from), None);
+                for at in [0, 1, 255, 256, 699] {
+                    let mut other = memory.clone();
+                    let Some(b) = other.get_mut(at) else { continue };
+                    *b ^= 2;
+                    assert_eq!(unguarded(&other, from), Some(at));
+                }
+            }
+        }
     }
 }
