@@ -100,6 +100,9 @@ fn facts(t: &Simulated) {
     let driver = t.b.attr(&d, "rocm.driver").unwrap();
     assert!(driver.starts_with(b"5.2.21153 ("), "{driver:?}");
     assert!(t.b.attr(&d, "rocm.rccl").unwrap().starts_with(b"2.23.4 ("));
+    // As MI200 does it in products of 16 bits.
+    assert_eq!(t.b.attr(&d, "flush_subnormals").unwrap(), b"1");
+    an_old_hipblaslt_is_refused(t);
     let e = t.b.alloc(&d, MemKind::Device, 1 << 40, 0).err().unwrap();
     assert_eq!((e.code, e.retryable, e.vendor_code), (Code::Oom, true, 2));
     assert!(
@@ -109,6 +112,23 @@ fn facts(t: &Simulated) {
     let other = t.b.open(3).unwrap();
     assert_eq!(t.b.peer_access(&d, &other).unwrap(), (3, 0));
     assert_eq!(t.b.peer_access(&d, &other).unwrap(), (3, 0));
+}
+
+/// Before ROCm 6 its types had other numbers.
+fn an_old_hipblaslt_is_refused(t: &Simulated) {
+    let said = |version: i32| {
+        t.ask("sim_lt_version", version, 0);
+        let d = t.b.open(4).unwrap();
+        String::from_utf8(t.b.attr(&d, "rocm.hipblaslt").unwrap()).unwrap()
+    };
+    for (version, spelled) in [(300, "0.3.0"), (501, "0.5.1")] {
+        let e = said(version);
+        let why = format!("hipblasLt {spelled} (");
+        assert!(e.starts_with(&why) && e.contains("ROCm 6"), "{e}");
+        assert_eq!(t.ask("sim_lt_live", 0, 0), 0, "its handle");
+    }
+    assert!(said(600).starts_with("0.6.0 ("));
+    assert!(said(100_100).starts_with("1.1.0 ("));
 }
 
 fn the_threads_device_is_what_it_was(t: &Simulated) {
