@@ -13,17 +13,25 @@ use std::sync::{Arc, Mutex};
 
 /// A stream of ours.
 #[derive(Default)]
-pub(crate) struct Lane {
+struct Lane {
     /// Runs its host calls; made by the first.
-    pub(crate) reporter: Option<Reporter>,
+    reporter: Option<Reporter>,
     /// Numbers of communicators that used it.
     users: Vec<usize>,
     /// How often its work was thrown away.
-    pub(crate) ended: Arc<AtomicUsize>,
+    ended: Arc<AtomicUsize>,
     /// What it waits for, of streams that communicators used.
     waits: Vec<Wait>,
     /// It waited for what was thrown away, so that its own work was too.
     stuck: bool,
+}
+
+/// The streams by their handles.
+#[derive(Default)]
+struct Lanes {
+    all: HashMap<usize, Lane>,
+    /// Events behind waits that are over, by context.
+    spare: HashMap<usize, Vec<Handle>>,
 }
 
 /// A wait that may not be over.
@@ -55,14 +63,18 @@ pub(crate) struct Acl {
     pub(crate) t: Arc<Functions>,
     /// Page-locked memory of the host: begin and end.
     host: Mutex<BTreeMap<u64, u64>>,
-    pub(crate) lanes: Mutex<HashMap<usize, Lane>>,
+    lanes: Mutex<Lanes>,
     pub(crate) staging: Staging,
-    /// Newer than CANN 8.3: copies begin anywhere, and rows are copied on the device too.
-    pub(crate) anywhere: bool,
+    copies: Copies,
+}
+
+/// What is known of copies.
+#[derive(Default)]
+struct Copies {
+    /// Newer than CANN 8.3: they begin anywhere, and rows are copied on the device too.
+    anywhere: bool,
     /// Devices that were given access: from whom, to whom.
     reached: Mutex<BTreeSet<(i32, i32)>>,
-    /// Events behind waits that are over, by context.
-    spare: Mutex<HashMap<usize, Vec<Handle>>>,
 }
 
 /// An address as ACL's functions take it.
@@ -109,9 +121,10 @@ impl Acl {
             host: Mutex::default(),
             lanes: Mutex::default(),
             staging: Staging::default(),
-            anywhere: newer.done(),
-            reached: Mutex::default(),
-            spare: Mutex::default(),
+            copies: Copies {
+                anywhere: newer.done(),
+                ..Copies::default()
+            },
         }
     }
 
@@ -154,7 +167,7 @@ impl Acl {
     /// As for [`Acl::on_host`]; `f` takes `arg`.
     unsafe fn callback(&self, stream: Handle, f: HostFn, arg: *mut c_void) -> Outcome {
         let mut lanes = lock(&self.lanes);
-        let lane = lanes.entry(stream.0 as usize).or_default();
+        let lane = lanes.all.entry(stream.0 as usize).or_default();
         if lane.reporter.is_none() {
             // SAFETY: promised by the caller.
             match unsafe { Reporter::new(&self.t, stream) } {
@@ -174,7 +187,7 @@ impl Acl {
 
     /// A communicator has used the stream.
     pub(crate) fn used(&self, stream: Handle, by: usize) {
-        if let Some(l) = lock(&self.lanes).get_mut(&(stream.0 as usize))
+        if let Some(l) = lock(&self.lanes).all.get_mut(&(stream.0 as usize))
             && !l.users.contains(&by)
         {
             l.users.push(by);
@@ -184,6 +197,7 @@ impl Acl {
     /// The communicator is gone.
     pub(crate) fn unused(&self, by: usize) {
         lock(&self.lanes)
+            .all
             .values_mut()
             .for_each(|l| l.users.retain(|u| *u != by));
     }
@@ -194,14 +208,14 @@ impl Acl {
         // Held meanwhile: a stream is taken off the list before it is destroyed.
         let mut lanes = lock(&self.lanes);
         let mut gone: Vec<Arc<AtomicUsize>> = Vec::new();
-        for (s, l) in lanes.iter().filter(|(_, l)| l.users.contains(&by)) {
+        for (s, l) in lanes.all.iter().filter(|(_, l)| l.users.contains(&by)) {
             if self.throw_away(*s, l) {
                 gone.push(l.ended.clone());
             }
         }
-        // Whoever waits for one of these, for whom others may wait.
+        // Streams that wait for one of these, for which others may wait.
         while let Some(of) = gone.pop() {
-            for (s, l) in lanes.iter_mut().filter(|(_, l)| !l.stuck) {
+            for (s, l) in lanes.all.iter_mut().filter(|(_, l)| !l.stuck) {
                 let waits = |w: &Wait| Arc::ptr_eq(&w.of, &of) && !self.passed(w.passed);
                 if l.waits.iter().any(waits) && self.throw_away(*s, l) {
                     l.stuck = true;
@@ -256,7 +270,7 @@ impl Acl {
             }
             let recorded = call!(self.t, aclrtRecordEvent(passed, stream));
             let mut lanes = lock(&self.lanes);
-            if let Some(l) = lanes.get_mut(&(stream.0 as usize)) {
+            if let Some(l) = lanes.all.get_mut(&(stream.0 as usize)) {
                 // The communicator may have been given up meanwhile.
                 let gone = of.load(Ordering::Acquire) != then;
                 l.waits.push(Wait { of, passed });
@@ -270,20 +284,35 @@ impl Acl {
     /// of ACL's calls that may wait is made with the streams locked.
     fn watch(&self, stream: Handle, of: &Arc<AtomicUsize>) -> Option<Option<Handle>> {
         let mut lanes = lock(&self.lanes);
+        let Lanes { all, spare } = &mut *lanes;
         let watched = |l: &Lane| !l.users.is_empty() || !l.waits.is_empty();
-        let mut all = lanes.values();
-        if !all.any(|l| Arc::ptr_eq(&l.ended, of) && watched(l)) {
+        let mut each = all.values();
+        if !each.any(|l| Arc::ptr_eq(&l.ended, of) && watched(l)) {
             return None;
         }
-        let lane = lanes.get_mut(&(stream.0 as usize))?;
+        let lane = all.get_mut(&(stream.0 as usize))?;
         let mut ctx = Handle::NULL;
         // SAFETY: the out pointer lives for the call.
         unsafe { (self.t.aclrtGetCurrentContext)(&mut ctx) };
-        let mut spare = lock(&self.spare);
         let spare = spare.entry(ctx.0 as usize).or_default();
         let over = lane.waits.extract_if(.., |w| self.passed(w.passed));
         spare.extend(over.map(|w| w.passed));
         Some(spare.pop())
+    }
+
+    /// Puts a new stream on the list.
+    pub(crate) fn keep_lane(&self, stream: Handle) {
+        let lane = Lane::default();
+        lock(&self.lanes).all.insert(stream.0 as usize, lane);
+    }
+
+    /// The event was recorded on the stream.
+    pub(crate) fn recorded(&self, stream: Handle, m: &Mark) {
+        let lanes = lock(&self.lanes);
+        if let Some(l) = lanes.all.get(&(stream.0 as usize)) {
+            let then = l.ended.load(Ordering::Acquire);
+            *lock(&m.recorded) = Some((l.ended.clone(), then));
+        }
     }
 
     /// Takes a stream off the list; the events of its waits are those of others now.
@@ -291,7 +320,7 @@ impl Acl {
     /// # Safety
     /// The stream's context is current.
     pub(crate) unsafe fn forget_lane(&self, stream: Handle) -> Option<Reporter> {
-        let lane = lock(&self.lanes).remove(&(stream.0 as usize))?;
+        let lane = lock(&self.lanes).all.remove(&(stream.0 as usize))?;
         for w in lane.waits {
             // SAFETY: made by `wait`, destroyed once: ACL frees it when it has been passed.
             unsafe { (self.t.aclrtDestroyEvent)(w.passed) };
@@ -302,7 +331,7 @@ impl Acl {
     /// Gives back what a context had; its streams are gone.
     pub(crate) fn empty(&self, ctx: Handle) {
         self.staging.empty(&self.t, ctx);
-        let spare = lock(&self.spare).remove(&(ctx.0 as usize));
+        let spare = lock(&self.lanes).spare.remove(&(ctx.0 as usize));
         for e in spare.into_iter().flatten() {
             // SAFETY: made by `wait`, destroyed once.
             unsafe { (self.t.aclrtDestroyEvent)(e) };
@@ -338,7 +367,8 @@ impl Acl {
         };
         let stuck = || {
             let lanes = lock(&self.lanes);
-            lanes.get(&(stream.0 as usize)).is_some_and(|l| l.stuck)
+            let lane = lanes.all.get(&(stream.0 as usize));
+            lane.is_some_and(|l| l.stuck)
         };
         match o.status {
             // It only waited for one that was given up: nothing else would say that its work is gone.
@@ -448,7 +478,7 @@ impl Acl {
         bytes: usize,
         s: Handle,
     ) -> Outcome {
-        if self.anywhere || (to | from).is_multiple_of(acl::COPY_ALIGN) {
+        if self.copies.anywhere || (to | from).is_multiple_of(acl::COPY_ALIGN) {
             let (to, from) = (pointer(to), pointer(from));
             // SAFETY: promised by the caller.
             return unsafe { call!(self.t, aclrtMemcpyAsync(to, room, from, bytes, way, s)) };
@@ -482,7 +512,7 @@ impl Acl {
         height: usize,
         s: Handle,
     ) -> Outcome {
-        let within = way == acl::copy::DEVICE_TO_DEVICE && !self.anywhere;
+        let within = way == acl::copy::DEVICE_TO_DEVICE && !self.copies.anywhere;
         let lines = acl::ROW / width.clamp(1, acl::ROW);
         // A piece that goes by way of the host lies there without gaps.
         let most = if within { lines } else { acl::ROWS };
@@ -518,13 +548,18 @@ impl Acl {
         done("aclrtMemcpy2dAsync")
     }
 
+    /// Do copies begin anywhere, and rows lie on one device?
+    pub(crate) fn copies_anywhere(&self) -> bool {
+        self.copies.anywhere
+    }
+
     /// Opens copies between two devices, in both directions: ACL wants it before the first.
     ///
     /// # Safety
     /// Both places are held.
     pub(crate) unsafe fn open_copies(&self, a: &Place, b: &Place) -> Outcome {
         let name = "aclrtDeviceEnablePeerAccess";
-        let mut reached = lock(&self.reached);
+        let mut reached = lock(&self.copies.reached);
         if a.ordinal == b.ordinal || reached.contains(&(a.ordinal, b.ordinal)) {
             return done(name);
         }

@@ -4,7 +4,7 @@
 //! the ranges of the host's memory that were page-locked: everything else is a device's.
 
 use crate::acl::{self as acl_table, Functions};
-use crate::driver::{Acl, Lane, Mark, done, mark, pointer};
+use crate::driver::{Acl, Mark, done, mark, pointer};
 use crate::error;
 use crossweave_gpu::library;
 use crossweave_gpu::{
@@ -13,7 +13,6 @@ use crossweave_gpu::{
 };
 use crossweave_plugin::{Error, Result};
 use std::ffi::{c_char, c_void};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -316,7 +315,7 @@ impl Runtime for Shared {
         let aligned =
             (to | from | dpitch as u64 | spitch as u64).is_multiple_of(acl_table::COPY_ALIGN);
         let by_one = match self.0.way(to, from) {
-            Some(acl_table::copy::DEVICE_TO_DEVICE) => aligned && !self.0.anywhere,
+            Some(acl_table::copy::DEVICE_TO_DEVICE) => aligned && !self.0.copies_anywhere(),
             way => way.is_none(),
         };
         if let (Some(way), false) = (self.0.way(to, from), by_one) {
@@ -408,7 +407,7 @@ impl Runtime for Shared {
             )
         };
         if o.done() {
-            lock(&self.0.lanes).insert(stream.0 as usize, Lane::default());
+            self.0.keep_lane(*stream);
         }
         o
     }
@@ -485,12 +484,8 @@ impl Runtime for Shared {
         unsafe {
             let m = mark(event);
             let o = call!(self.0.t, aclrtRecordEvent(m.raw, stream));
-            let lane = lock(&self.0.lanes)
-                .get(&(stream.0 as usize))
-                .map(|l| l.ended.clone());
-            if let (true, Some(l)) = (o.done(), lane) {
-                let then = l.load(Ordering::Acquire);
-                *lock(&m.recorded) = Some((l, then));
+            if o.done() {
+                self.0.recorded(stream, m);
             }
             o
         }

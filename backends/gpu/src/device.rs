@@ -3,12 +3,12 @@
 use crate::error;
 use crate::lock;
 use crate::modules::Modules;
-use crate::nccl::Turns;
 use crate::runtime::{
     Facts, Handle, Outcome, PEER_ALREADY_ENABLED, Place, Previous, Runtime, SUCCESS, Status,
     TOO_MANY_PEERS,
 };
 use crate::settings::Settings;
+use crate::turns::{Turn, Turns};
 use crossweave_plugin::{Code, Error, Host, Result, fail};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
@@ -108,8 +108,8 @@ pub struct Dev {
     pub(crate) modules: Modules,
     /// Devices whose memory kernels here may touch.
     peers: Mutex<Vec<i32>>,
-    /// Groups that threads join, where the library waits for ranks.
-    pub(crate) joins: Arc<Turns>,
+    /// Threads that join groups, of a library that takes one at a time: HCCL.
+    joins: Arc<Turns>,
     /// The status that ended the device, or 0.
     lost: AtomicI32,
     /// The function that first met it.
@@ -151,6 +151,11 @@ impl Dev {
             lost: AtomicI32::new(0),
             lost_at: Mutex::new(""),
         })
+    }
+
+    /// A place among the threads that join groups one after the other.
+    pub(crate) fn turn(&self) -> Turn {
+        self.joins.draw()
     }
 
     /// The driver's functions.

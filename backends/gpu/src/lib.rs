@@ -22,6 +22,7 @@ mod nccl;
 mod runtime;
 mod settings;
 mod stream;
+mod turns;
 mod wait;
 
 pub use backend::{Gpu, OnGpu};

@@ -1,55 +1,16 @@
 //! Groups of a library whose joining waits for all ranks: a thread joins, so that nobody else waits, and a group that nobody wants any more is
-//! given back by whoever comes last, the thread or its owner.
+//! given back by the thread or by its owner, the later of the two.
 
 use super::{IN_PROGRESS, Nccl, SUCCESS};
 use crate::device::Dev;
 use crate::lock;
 use crate::runtime::Handle;
+use crate::turns::Turn;
 use crossweave_plugin::{Code, Error, Result};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-
-/// Threads that join groups of one device one after the other, in the order of the calls: HCCL takes no two at a time.
-#[derive(Default)]
-pub(crate) struct Turns {
-    /// The next number to give, and the one whose turn it is.
-    numbers: Mutex<(u64, u64)>,
-    changed: Condvar,
-}
-
-/// A place in the order of [`Turns`], which the next has when this is dropped.
-struct Turn(Arc<Turns>, u64);
-
-impl Turns {
-    fn draw(self: &Arc<Self>) -> Turn {
-        let mut n = lock(&self.numbers);
-        n.0 += 1;
-        Turn(self.clone(), n.0 - 1)
-    }
-}
-
-impl Turn {
-    fn wait(&self) {
-        let mut n = lock(&self.0.numbers);
-        while n.1 != self.1 {
-            n = self
-                .0
-                .changed
-                .wait(n)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.wait();
-        lock(&self.0.numbers).1 += 1;
-        self.0.changed.notify_all();
-    }
-}
 
 /// A group that a thread joins.
 pub(crate) struct Joining {
@@ -78,7 +39,7 @@ impl Joining {
             met: AtomicBool::new(false),
             thread: Mutex::default(),
         });
-        let turn = nccl.other.is_some().then(|| dev.joins.draw());
+        let turn = nccl.other.is_some().then(|| dev.turn());
         let (own, nccl, dev, id) = (g.clone(), nccl.clone(), dev.clone(), id.to_vec());
         let spawned = std::thread::Builder::new()
             .name("cw-join".into())

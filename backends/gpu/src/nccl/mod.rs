@@ -14,7 +14,6 @@ pub use comm::{Comm, GpuCollectives};
 use crossweave_plugin::{Code, DType, Error, Result, fail};
 #[cfg(test)]
 use cudarc::nccl::sys as bindings;
-pub(crate) use joining::Turns;
 use std::ffi::{c_char, c_void};
 
 /// `ncclUniqueId`, passed by value.

@@ -288,24 +288,18 @@ impl T {
 
     /// Do they lie in the memory of its span?
     pub fn lies_in(&self, memory: &[u8]) -> bool {
-        match num::size(self.dtype) {
-            1 => self.lies_in_of::<1>(memory),
-            2 => self.lies_in_of::<2>(memory),
-            4 => self.lies_in_of::<4>(memory),
-            _ => self.lies_in_of::<8>(memory),
+        fn of<const N: usize>(t: &T, memory: &[u8]) -> bool {
+            let (there, _) = memory.as_chunks::<N>();
+            let mut same = true;
+            t.walk(|i, at| same &= there[at] == t.bits[i].to_le_bytes()[..N]);
+            same
         }
-    }
-
-    fn lies_in_of<const N: usize>(&self, memory: &[u8]) -> bool {
-        let (there, _) = memory.as_chunks::<N>();
-        let mut same = true;
-        self.rows(|i, o, n, step| {
-            for k in 0..n {
-                let at = (o + step * k as i64) as usize;
-                same &= there[at] == self.bits[i + k].to_le_bytes()[..N];
-            }
-        });
-        same
+        match num::size(self.dtype) {
+            1 => of::<1>(self, memory),
+            2 => of::<2>(self, memory),
+            4 => of::<4>(self, memory),
+            _ => of::<8>(self, memory),
+        }
     }
 
     /// Reads the elements back from the memory of its span.
