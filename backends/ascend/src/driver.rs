@@ -42,6 +42,16 @@ struct Wait {
     passed: Handle,
 }
 
+impl Wait {
+    /// Has it been passed? A failure has not.
+    fn over(&self, t: &Functions) -> bool {
+        let mut s = 0;
+        // SAFETY: the event is alive while this is.
+        let o = unsafe { call!(t, aclrtQueryEventStatus(self.passed, &mut s)) };
+        o.done() && s == acl::EVENT_COMPLETE
+    }
+}
+
 /// An event. It counts as passed until it is recorded, and when what it was recorded behind has been thrown away with it.
 pub(crate) struct Mark {
     pub(crate) raw: Handle,
@@ -216,7 +226,7 @@ impl Acl {
         // Streams that wait for one of these, for which others may wait.
         while let Some(of) = gone.pop() {
             for (s, l) in lanes.all.iter_mut().filter(|(_, l)| !l.stuck) {
-                let waits = |w: &Wait| Arc::ptr_eq(&w.of, &of) && !self.passed(w.passed);
+                let waits = |w: &Wait| Arc::ptr_eq(&w.of, &of) && !w.over(&self.t);
                 if l.waits.iter().any(waits) && self.throw_away(*s, l) {
                     l.stuck = true;
                     gone.push(l.ended.clone());
@@ -232,14 +242,6 @@ impl Acl {
         let o = unsafe { call!(self.t, optional aclrtStreamAbort(stream)) };
         l.ended.fetch_add(o.done().into(), Ordering::AcqRel);
         o.done()
-    }
-
-    /// Has an event of ours been passed?
-    fn passed(&self, event: Handle) -> bool {
-        let mut s = 0;
-        // SAFETY: the event is alive; a failure is not passed.
-        let o = unsafe { call!(self.t, aclrtQueryEventStatus(event, &mut s)) };
-        o.done() && s == acl::EVENT_COMPLETE
     }
 
     /// A stream waits for the event. Where a communicator may keep that from passing, what lies behind the wait is marked.
@@ -295,7 +297,7 @@ impl Acl {
         // SAFETY: the out pointer lives for the call.
         unsafe { (self.t.aclrtGetCurrentContext)(&mut ctx) };
         let spare = spare.entry(ctx.0 as usize).or_default();
-        let over = lane.waits.extract_if(.., |w| self.passed(w.passed));
+        let over = lane.waits.extract_if(.., |w| w.over(&self.t));
         spare.extend(over.map(|w| w.passed));
         Some(spare.pop())
     }
