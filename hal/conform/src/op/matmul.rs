@@ -332,26 +332,30 @@ fn models(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         };
         all.push(trial(&format!("alpha {alpha}"), to, a, b, extra));
     }
-    // Below the least normal number of f16, which f32 holds as any other.
+    // Below the least normal number of f16, which f32 and bf16 hold as any other.
+    let low_of = |trial: Trial| match t {
+        DType::F16 => trial.subnormal(),
+        _ => trial,
+    };
     let low: Vec<f64> = (0..m * k)
         .map(|i| (i % 1023 + 1) as f64 * 2f64.powi(-24))
         .collect();
     let (a, b) = (T::new(t, &[m, k], &low), g.whole(t, &[k, n], 4));
-    all.push(trial(
+    all.push(low_of(trial(
         "subnormal numbers of f16 in A",
         to,
         a.clone(),
         b.clone(),
         Extra::default(),
-    ));
+    )));
     let (a, b) = (b.transposed_copy(), a.transposed_copy());
-    all.push(trial(
+    all.push(low_of(trial(
         "subnormal numbers of f16 in B",
         to,
         a,
         b,
         Extra::default(),
-    ));
+    )));
     for (what, sign) in [("beyond f16 on the way", -1.0), ("beyond f16", 1.0)] {
         let high: Vec<f64> = (0..m * k)
             .map(|i| if i % k < k / 2 { 256.0 } else { sign * 256.0 })

@@ -344,7 +344,11 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
         }
         if k != reduce::SUMSQ && !product {
             all.push(run("beyond f16", line(&top), 0b10, None));
-            all.push(run("subnormal numbers of f16", line(&low), 0b10, None));
+            let low = run("subnormal numbers of f16", line(&low), 0b10, None);
+            all.push(match t {
+                DType::F16 => low.subnormal(),
+                _ => low,
+            });
         }
         if k == reduce::SUMSQ {
             all.push(run(
