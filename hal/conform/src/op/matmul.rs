@@ -333,10 +333,7 @@ fn models(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         all.push(trial(&format!("alpha {alpha}"), to, a, b, extra));
     }
     // Below the least normal number of f16, which f32 and bf16 hold as any other.
-    let low_of = |trial: Trial| match t {
-        DType::F16 => trial.subnormal(),
-        _ => trial,
-    };
+    let low_of = |trial: Trial| trial.subnormal_of_f16(t);
     let low: Vec<f64> = (0..m * k)
         .map(|i| (i % 1023 + 1) as f64 * 2f64.powi(-24))
         .collect();

@@ -335,9 +335,8 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
         // Beyond what f16 holds on the way, and at the end; numbers below the least normal one of f16.
         let high = [60_000.0, 60_000.0, -60_000.0, 5_000.0, -4_000.0];
         let top = [60_000.0, 60_000.0, 60_000.0, 60_000.0, 60_000.0];
-        let low: Vec<f64> = (0..40)
-            .map(|i| f64::from(i % 7 + 1) * 2f64.powi(-24))
-            .collect();
+        let low = [7, 6, 5, 4, 3, 2, 1].repeat(6);
+        let low: Vec<f64> = low.iter().map(|i| f64::from(*i) * 2f64.powi(-24)).collect();
         let line = |v: &[f64]| T::new(t, &[1, v.len()], v);
         if k == reduce::SUM {
             all.push(run("beyond f16 on the way", line(&high), 0b10, None));
@@ -345,10 +344,7 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
         if k != reduce::SUMSQ && !product {
             all.push(run("beyond f16", line(&top), 0b10, None));
             let low = run("subnormal numbers of f16", line(&low), 0b10, None);
-            all.push(match t {
-                DType::F16 => low.subnormal(),
-                _ => low,
-            });
+            all.push(low.subnormal_of_f16(t));
         }
         if k == reduce::SUMSQ {
             all.push(run(

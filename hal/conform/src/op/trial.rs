@@ -209,6 +209,14 @@ impl Trial {
         there.map(T::bytes).sum()
     }
 
+    /// Over numbers that are subnormal in f16, where the operands are of it.
+    pub fn subnormal_of_f16(self, t: DType) -> Trial {
+        match t {
+            DType::F16 => self.subnormal(),
+            _ => self,
+        }
+    }
+
     /// Over subnormal numbers.
     pub fn subnormal(mut self) -> Trial {
         self.subnormal = true;
