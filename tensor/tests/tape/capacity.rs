@@ -280,7 +280,7 @@ fn numbers_of_kept_choices_and_losses_are_those_of_the_anchors() {
         let scores = cx.router_scores(x[0], p(0))?;
         cx.z_loss(scores)
     });
-    assert!((z[0] - 4.7972937).abs() < 1e-5, "{z:?}");
+    assert!((z[0] - 4.7972937).abs() < 1e-6, "{z:?}");
 }
 
 /// Among equal experts those of lower number are chosen, and of tokens of one probability the first stay.
