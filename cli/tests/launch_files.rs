@@ -192,6 +192,47 @@ fn slurm_gets_a_run_back_that_has_lost_a_rank_and_no_other() {
     same(&reference, &s.path("runs/demo"));
 }
 
+/// torchrun with a range of machines starts a run again on those that are left, and it goes on to the bits of an undisturbed one.
+#[test]
+fn torchrun_goes_on_with_the_machines_that_are_left() {
+    plugin();
+    if !families().contains(&"mpich") {
+        return;
+    }
+    let s = Scratch::new();
+    // The first start loses a rank behind its first save.
+    let fault = r#"faults=[{"rank": 3, "kind": "stall", "step": 5}]"#;
+    let program = program();
+    let lines = [
+        "#!/bin/sh",
+        "[ \"$TORCHELASTIC_RESTART_COUNT\" -gt 0 ] || set -- \"$@\" --set \"$FAULT\"",
+        &format!("exec '{program}' \"$@\""),
+    ];
+    s.write("once", lines.join("\n"));
+    let run = std::fs::metadata(s.path("once")).map(|m| m.permissions());
+    let mut run = run.expect("a file");
+    std::os::unix::fs::PermissionsExt::set_mode(&mut run, 0o755);
+    std::fs::set_permissions(s.path("once"), run).expect("ours");
+    let sets = [
+        "--set",
+        "mesh.elastic=[\"dp\"]",
+        "--set",
+        "run.canonical_shards=4",
+        "--set",
+        "run.comm_timeout_s=2",
+    ];
+    let job = ["config.json", "--out", "run", "--resume", "auto", "--take-over"];
+    let mut c = file(&s, "torchrun.sh", &[&job[..], &sets].concat());
+    c.env("NNODES", "1:2").env("RESTARTS", "1").env("FAULT", fault);
+    let said = ok(c.env("CROSSWEAVE", s.path("once")));
+    for part in ["rank 3", "8 of 8"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let job = ["train", "config.json", "--ranks", "4", "--out", "whole"];
+    s.ok(&[&job[..], &sets].concat());
+    same(&s.path("whole"), &s.path("run"));
+}
+
 /// A process as srun starts it, without anything that connects it to the others.
 fn task(s: &Scratch, rank: &str, of: &str, args: &[&str]) -> Output {
     let mut c = s.command(args);

@@ -15,6 +15,7 @@ mod folders;
 mod guide;
 mod hosts;
 mod hosts_traffic;
+mod interfaces;
 mod launch_files;
 mod layers;
 mod library;

@@ -392,6 +392,9 @@ pub struct Run {
     pub comm_timeout_s: f64,
     /// Seconds without a sign of life after which a process of another host is lost; 0 = never.
     pub heartbeat_s: f64,
+    /// Network interfaces by which processes reach one another; none: every address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interface: Vec<String>,
     /// Every op's results are looked at, and the first that is not finite ends the run with its place.
     pub find_nan: bool,
     /// Ops that the device can run by no other route are computed on the host.

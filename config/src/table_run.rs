@@ -313,6 +313,14 @@ const RUN: Table = Table {
             "30.0",
             "seconds without a sign of life after which a process of another host counts as lost (a link that is cut, a host that is stopped or without power); a cut that mends before costs only time; 0 = such a loss is found at run.comm_timeout_s",
         ).free(),
+        texts(
+            "interface",
+            "",
+            "network interface over which processes reach one another: a name (\"eth0\"), an address or a network (\"10.77.0.0/24\") of every host, or a list of them; the job's store listens there alone, and MPI is told its name unless its own variables say one; absent = every address",
+        )
+        .free()
+        .example("\"eth0\"")
+        .words(&["GLOO_SOCKET_IFNAME", "btl_tcp_if_include"]),
         flag(
             "find_nan",
             "false",

@@ -71,5 +71,5 @@ pub use route::{Explained, Part, RouteKind};
 pub use stream::{Event, Operand, Stream, Wait, WaitLog};
 pub use watch::{
     Answers, CheckerState, CollectiveRecord, Distant, Fault, Flight, HostName, Observer, Purpose,
-    RankFlight, Reply, Verdict, addresses, crash, death_watch,
+    RankFlight, Reply, Verdict, addresses, crash, death_watch, interfaces,
 };

@@ -12,6 +12,7 @@ pub mod checker;
 mod door;
 mod failure;
 pub mod groups;
+pub mod interface;
 pub mod islands;
 pub mod launch;
 mod message;
@@ -31,8 +32,9 @@ pub use crossweave_axes::{
 pub use crossweave_collectives::{Collectives, FaultKind, FaultRule, Faults};
 pub use failure::{Cause, PeerFailure, rank_words};
 pub use groups::{GroupRef, Mesh, MeshOptions};
+pub use interface::{Interface, InterfaceError};
 pub use islands::{IslandOrder, Islands};
 pub use launch::{Launch, LaunchError, Launcher, detect};
 pub use process_map::ProcessMap;
-pub use rendezvous::rendezvous;
+pub use rendezvous::{Host, rendezvous};
 pub use store::{JobStore, LateStore};

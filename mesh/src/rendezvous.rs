@@ -1,6 +1,7 @@
 //! The rendezvous of the processes of a job: rank 0 opens a store, and the others learn its addresses through the
 //! carrier that their launcher has connected.
 
+use crate::interface::Interface;
 use crate::launch::{Launch, Launcher};
 use crate::store::JobStore;
 use crossweave_hal::{Carrier, Code, Error, Result, Tag, addresses};
@@ -15,20 +16,39 @@ const ANNOUNCED: usize = 24;
 /// Rank 0 listens before the others learn where: who has not reached it by then will not.
 const REACH: Duration = Duration::from_secs(20);
 
-/// Makes the store of the job. `host` is the name of this machine; others reach rank 0 by it, or by the machine's addresses. `say` receives at
-/// once which name does not resolve.
+/// This machine, as others reach it.
+#[derive(Clone, Copy)]
+pub struct Host<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The interface on which others are to reach it; `None`: by its name, and by all addresses.
+    pub interface: Option<&'a Interface>,
+}
+
+impl<'a> From<&'a str> for Host<'a> {
+    fn from(name: &'a str) -> Host<'a> {
+        Host {
+            name,
+            interface: None,
+        }
+    }
+}
+
+/// Makes the store of the job. `host` is this machine; others reach rank 0 by its name, or by its addresses, or by those of one interface
+/// alone. `say` receives at once which name does not resolve.
 ///
 /// # Errors
 /// A launcher that has not connected the processes, no port to listen on, rank 0 out of reach.
-pub fn rendezvous(
+pub fn rendezvous<'a>(
     carrier: &Carrier,
     launch: &Launch,
-    host: &str,
+    host: impl Into<Host<'a>>,
     timeout: Duration,
     say: impl Fn(&str),
 ) -> Result<JobStore> {
     let mut card = vec![0u8; CARD];
     let mut listener = None;
+    let host = host.into();
     if launch.rank == 0 {
         let (l, mut names) = listen(launch, host)?;
         let secret = || RandomState::new().build_hasher().finish();
@@ -62,27 +82,51 @@ pub fn rendezvous(
         return Err(Error::new(Code::Comm, "rendezvous", why));
     };
     match listener {
-        Some(l) => JobStore::serve(l, launch.world, secret.as_bytes()),
+        Some(all) => JobStore::serve_all(all, launch.world, secret.as_bytes()),
         None => {
             let names: Vec<String> = names.split(',').map(str::to_string).collect();
             let (process, world) = (launch.rank, launch.world);
             let secret = secret.as_bytes();
-            JobStore::reach(&names, process, world, secret, timeout.min(REACH), say)
+            let reached = JobStore::reach(&names, process, world, secret, timeout.min(REACH), say);
+            reached.map_err(|e| match host.interface {
+                Some(i) => e.context(i.to_string()),
+                None => e,
+            })
         }
     }
 }
 
-/// Opens a port, and says under which addresses it is to be reached.
-fn listen(launch: &Launch, host: &str) -> Result<(TcpListener, Vec<String>)> {
+/// Opens ports, and says under which addresses they are to be reached.
+fn listen(launch: &Launch, host: Host<'_>) -> Result<(Vec<TcpListener>, Vec<String>)> {
+    let wrong = |why: String| Error::new(Code::Comm, "rendezvous", why);
     let io = |e: std::io::Error| {
-        let why = format!("rank 0 cannot open a port for the job's store: {e}");
-        Error::new(Code::Comm, "rendezvous", why)
+        wrong(format!(
+            "rank 0 cannot open a port for the job's store: {e}"
+        ))
     };
+    if let Some(interface) = host.interface {
+        let (mut all, mut names) = (vec![], vec![]);
+        for address in &interface.addresses {
+            let open = || -> std::io::Result<_> {
+                let l = TcpListener::bind((*address, 0))?;
+                let at = l.local_addr()?;
+                Ok((l, at))
+            };
+            let (l, at) = open().map_err(|e| {
+                let why =
+                    format!("rank 0 cannot open a port of {address} for the job's store: {e}");
+                wrong(format!("{interface}: {why}"))
+            })?;
+            all.push(l);
+            names.push(at.to_string());
+        }
+        return Ok((all, names));
+    }
     // Nobody outside needs to reach a job on one machine.
     if alone(launch) {
         let l = TcpListener::bind(("127.0.0.1", 0)).map_err(io)?;
         let port = l.local_addr().map_err(io)?.port();
-        return Ok((l, vec![format!("127.0.0.1:{port}")]));
+        return Ok((vec![l], vec![format!("127.0.0.1:{port}")]));
     }
     let l = TcpListener::bind(("::", 0));
     let l = l
@@ -90,7 +134,7 @@ fn listen(launch: &Launch, host: &str) -> Result<(TcpListener, Vec<String>)> {
         .map_err(io)?;
     let port = l.local_addr().map_err(io)?.port();
     let master = launch.master.as_ref().map(|(name, _)| name.as_str());
-    Ok((l, announced(master, host, &addresses(), port)))
+    Ok((vec![l], announced(master, host.name, &addresses(), port)))
 }
 
 /// Are all processes on this machine, by what their launcher says?
@@ -124,6 +168,54 @@ fn announced(master: Option<&str>, host: &str, own: &[IpAddr], port: u16) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A store of an interface listens on its addresses and nowhere else, in either version of IP, and is announced by them alone.
+    #[test]
+    fn rank_0_of_an_interface_is_reached_by_it_alone() {
+        let all: Vec<(String, IpAddr)> = [("lo", "127.0.0.1"), ("lo", "::1")]
+            .map(|(name, a)| (name.to_string(), a.parse().unwrap()))
+            .into();
+        // Where a machine has no IPv6 the address of IPv4 is what there is.
+        let six = TcpListener::bind(("::1", 0)).is_ok();
+        let all = &all[..if six { 2 } else { 1 }];
+        let lo = Interface::find(&["lo".to_string()], "h1", all).unwrap();
+        let variables = |name: &str| match name {
+            "OMPI_COMM_WORLD_RANK" => Some("0".to_string()),
+            "OMPI_COMM_WORLD_SIZE" => Some("2".to_string()),
+            _ => None,
+        };
+        let launch = crate::detect(variables).unwrap().unwrap();
+        let host = Host {
+            name: "h1",
+            interface: Some(&lo),
+        };
+        let (ports, names) = listen(&launch, host).unwrap();
+        assert_eq!((ports.len(), names.len()), (all.len(), all.len()));
+        assert!(names[0].starts_with("127.0.0.1:"), "{names:?}");
+        let store = JobStore::serve_all(ports, 2, b"secret").unwrap();
+        for name in &names {
+            let timeout = Duration::from_secs(60);
+            let other = JobStore::connect(name, 1, 2, b"secret", timeout).unwrap();
+            let (key, value) = (format!("by {name}"), name.as_bytes());
+            crossweave_hal::KvStore::set(&other, &key, value).unwrap();
+            let got = crossweave_hal::KvStore::get(&store, &key, Some(timeout)).unwrap();
+            assert_eq!(got, value);
+        }
+        // An address that this machine does not have.
+        let elsewhere = [("eth7".to_string(), "192.0.2.1".parse().unwrap())];
+        let gone = Interface::find(&["192.0.2.0/24".into()], "h1", &elsewhere).unwrap();
+        let host = Host {
+            name: "h1",
+            interface: Some(&gone),
+        };
+        let e = listen(&launch, host).unwrap_err().to_string();
+        for part in [
+            "run.interface \"192.0.2.0/24\" (eth7)",
+            "a port of 192.0.2.1",
+        ] {
+            assert!(e.contains(part), "{part}: {e}");
+        }
+    }
 
     #[test]
     fn rank_0_is_announced_by_its_name_and_all_its_addresses() {

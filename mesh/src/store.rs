@@ -426,14 +426,24 @@ impl JobStore {
     /// # Errors
     /// No thread can be started.
     pub fn serve(listener: TcpListener, world: u32, secret: &[u8]) -> Result<JobStore> {
+        JobStore::serve_all(vec![listener], world, secret)
+    }
+
+    /// The same with a listener for each address.
+    ///
+    /// # Errors
+    /// As [`JobStore::serve`].
+    pub fn serve_all(listeners: Vec<TcpListener>, world: u32, secret: &[u8]) -> Result<JobStore> {
         let shared = Shared::new(0, world, None);
-        let (accepting, secret) = (shared.clone(), secret.to_vec());
-        spawn("store", move || {
-            for stream in listener.incoming().flatten() {
-                let (shared, secret) = (accepting.clone(), secret.clone());
-                let _ = spawn("store link", move || shared.serve(stream, &secret));
-            }
-        })?;
+        for listener in listeners {
+            let (accepting, secret) = (shared.clone(), secret.to_vec());
+            spawn("store", move || {
+                for stream in listener.incoming().flatten() {
+                    let (shared, secret) = (accepting.clone(), secret.clone());
+                    let _ = spawn("store link", move || shared.serve(stream, &secret));
+                }
+            })?;
+        }
         Ok(JobStore(shared))
     }
 

@@ -13,11 +13,11 @@ use crate::surroundings::Surroundings;
 use crate::train_error::{Result, TrainError};
 use crossweave_config::Resolved;
 use crossweave_hal::loader::{find, load};
-use crossweave_hal::{Carrier, CheckerState, HostName, HostServices, KvStore, Plugin};
+use crossweave_hal::{Carrier, CheckerState, HostName, HostServices, KvStore, Plugin, interfaces};
 use crossweave_mesh::spread::HostRanks;
 use crossweave_mesh::{
-    JobStore, LateStore, Launch, PeerFailure, ProcessMap, checker_state, detect, rendezvous,
-    this_host,
+    Host, Interface, JobStore, LateStore, Launch, PeerFailure, ProcessMap, checker_state, detect,
+    rendezvous, this_host,
 };
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -148,12 +148,14 @@ impl Voice {
 }
 
 impl Processes {
-    /// Meets the other processes, if a launcher started this one as one of several. `ranks`: what `--ranks` asks for.
+    /// Meets the other processes, if a launcher started this one as one of several. `ranks`: what `--ranks` asks for; `interface`: where they are
+    /// to reach one another, if that is said (`run.interface`).
     ///
     /// # Errors
     /// Launcher variables that contradict themselves or `--ranks`; no MPI; processes that do not come.
     pub fn join(
         ranks: Option<&Ranks>,
+        interface: &[String],
         around: &Surroundings,
         events: &Arc<dyn Events>,
     ) -> Result<Option<Processes>> {
@@ -170,7 +172,19 @@ impl Processes {
                 _ => TrainError::Elsewhere { code: 1 },
             });
         }
-        let met = Processes::rendezvous(launch, ranks, around, events);
+        let name = this_host();
+        let interface = match interface {
+            [] => None,
+            asked => {
+                let found = Interface::find(asked, &name.name, &interfaces());
+                Some(found.map_err(|e| TrainError::refused(e.what, e.fix))?)
+            }
+        };
+        let host = Host {
+            name: &name.name,
+            interface: interface.as_ref(),
+        };
+        let met = Processes::rendezvous(launch, ranks, host, around, events);
         met.map(Some).map_err(|e| {
             if process > 0 {
                 // What keeps the processes from meeting is said once: the first one's end ends the others through the launcher.
@@ -221,6 +235,7 @@ impl Processes {
     fn rendezvous(
         launch: Launch,
         ranks: Option<&Ranks>,
+        on: Host<'_>,
         around: &Surroundings,
         events: &Arc<dyn Events>,
     ) -> Result<Processes> {
@@ -232,6 +247,9 @@ impl Processes {
             .config("mpi.host", this_host().identity);
         if let Some(family) = launch.launcher.family() {
             host = host.config("mpi.family", family);
+        }
+        if let Some(interface) = on.interface {
+            host = host.config("mpi.interface", interface.names.join(","));
         }
         if let Some((address, port)) = &launch.master {
             // No launcher of MPI has started these: rank 0 connects them.
@@ -277,7 +295,7 @@ impl Processes {
                 events.on(Event::Note(&note));
             }
         };
-        let store = rendezvous(&carrier, &launch, &name.name, MEETING, note)?;
+        let store = rendezvous(&carrier, &launch, on, MEETING, note)?;
         drop(roll);
         late.bind(store.clone());
         let sit = || -> Result<_> {

@@ -43,6 +43,7 @@ pub mod save;
 mod saves;
 mod session;
 mod setup;
+mod shared_folder;
 mod shared_layers;
 pub mod source;
 mod split;

@@ -16,7 +16,7 @@ use crate::setup;
 use crate::summary::Summary;
 use crate::threads::Threads;
 use crate::train_error::{Result, STOPPED, TrainError};
-use crate::{flight, planned, record, save, shared_layers};
+use crate::{flight, planned, record, save, shared_folder, shared_layers};
 use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
 use crossweave_hal::CheckerState;
@@ -42,7 +42,11 @@ pub fn run(request: &Request) -> Result<()> {
 /// # Errors
 /// As [`Processes::join`].
 pub fn met(request: &Request) -> Result<Option<Processes>> {
-    let met = Processes::join(request.ranks.as_ref(), &request.around, &request.events)?;
+    // A config that is wrong is said once all have met.
+    let run = request.read().map(|c| c.settings.run);
+    let interface = run.map_or(vec![], |r| r.interface);
+    let (ranks, around) = (request.ranks.as_ref(), &request.around);
+    let met = Processes::join(ranks, &interface, around, &request.events)?;
     if met.is_none() {
         request.events.on(Event::Met(None));
     }
@@ -83,6 +87,7 @@ impl Started {
         let mut run = setup::prepare(request, processes, true)?;
         if let Some(p) = processes {
             p.agree(&run.out, &run.job.resolved, run.resume.step)?;
+            shared_folder::check(p, &run.out)?;
             run.rendezvous(p)?;
         }
         shared_layers::check(&run.job, &run.computes)?;

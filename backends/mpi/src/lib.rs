@@ -7,7 +7,8 @@
 //!
 //! Configuration, all optional: `mpi.library` (a file), `mpi.family` (`openmpi` or `mpich`: the
 //! launcher's), `mpi.longest_message` (bytes of one MPI message, 1 GiB), `mpi.host` (any word that
-//! names this process's host; without it, all processes count as being on one); and, where no MPI launcher
+//! names this process's host; without it, all processes count as being on one), `mpi.interface` (names of network interfaces for the library,
+//! unless its own variables name some); and, where no MPI launcher
 //! started the processes, `mpi.meet` and the keys beside it (see `pmi`).
 
 mod channel;
@@ -141,6 +142,9 @@ impl Backend for MpiBackend {
             let join = meet.map(|m| move || m.join(&self.host));
             let join = join.as_ref().map(|j| j as &dyn Fn() -> Result<()>);
             last_words::allow();
+            if let Some(names) = self.host.config("mpi.interface") {
+                pmi::on_interface(&names)?;
+            }
             let mpi = library::open(path.as_deref(), family.as_deref(), join)?;
             self.host.log(4, "mpi", &mpi.version());
             Ok(Device {

@@ -100,7 +100,7 @@ impl Rendezvous {
             (c"PMI_RANK", number(self.rank)?),
             (c"PMI_SIZE", number(self.size)?),
         ] {
-            set_variable(name, &value);
+            set_variable(name, &value, true);
         }
         Ok(())
     }
@@ -647,14 +647,27 @@ fn number(n: impl ToString) -> Result<CString> {
     CString::new(n.to_string()).or_else(|e| fail(Code::Internal, e.to_string()))
 }
 
-/// For the C library's readers, of which MPI is one.
-fn set_variable(name: &CStr, value: &CStr) {
+/// Tells the libraries which interfaces to use, unless their own variables do: Open MPI's TCP, and the transports of UCX and libfabric, of which
+/// MPICH and Open MPI are built.
+pub(crate) fn on_interface(names: &str) -> Result<()> {
+    for name in [
+        c"OMPI_MCA_btl_tcp_if_include",
+        c"UCX_NET_DEVICES",
+        c"FI_TCP_IFACE",
+    ] {
+        set_variable(name, &number(names)?, false);
+    }
+    Ok(())
+}
+
+/// For the C library's readers, of which MPI is one. Unless it `replaces`, a value that is there stays.
+fn set_variable(name: &CStr, value: &CStr, replaces: bool) {
     unsafe extern "C" {
         fn setenv(name: *const c_char, value: *const c_char, overwrite: c_int) -> c_int;
     }
     // SAFETY: both texts end with 0 and are copied. MPI reads them next on this thread; the job's other threads read no environment while
     // it starts (the command line has read its own before).
-    unsafe { setenv(name.as_ptr(), value.as_ptr(), 1) };
+    unsafe { setenv(name.as_ptr(), value.as_ptr(), c_int::from(replaces)) };
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! Which host a process runs on, and under which addresses others reach it.
+//! Which host a process runs on, and by which interfaces and addresses others reach it.
 
+use std::ffi::CStr;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -65,12 +66,24 @@ fn folder(path: &Path) -> String {
 /// The addresses of this host under which others may reach it, those of IPv4 first. Without its own loopback, and without addresses that mean
 /// something on one link only.
 pub fn addresses() -> Vec<IpAddr> {
+    let mut all: Vec<IpAddr> = vec![];
+    for (_, a) in interfaces() {
+        if useful(&a) && !all.contains(&a) {
+            all.push(a);
+        }
+    }
+    all.sort_by_key(IpAddr::is_ipv6);
+    all
+}
+
+/// The network interfaces of this host that are up, by name, each as often as it has addresses.
+pub fn interfaces() -> Vec<(String, IpAddr)> {
     let mut first = std::ptr::null_mut();
     // SAFETY: the list is written to `first`, and given back below.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return vec![];
     }
-    let mut all: Vec<IpAddr> = vec![];
+    let mut all = vec![];
     let mut next = first;
     while !next.is_null() {
         // SAFETY: an entry of the list, which lives until it is freed.
@@ -79,13 +92,14 @@ pub fn addresses() -> Vec<IpAddr> {
         let up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
         // SAFETY: an address is there or NULL; its family says how long it is.
         let found = unsafe { address(entry.ifa_addr) };
-        if let Some(a) = found.filter(|a| up && useful(a) && !all.contains(a)) {
-            all.push(a);
+        if let Some(a) = found.filter(|_| up) {
+            // SAFETY: an entry of the list has a name, which ends with 0.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+            all.push((name.to_string_lossy().into_owned(), a));
         }
     }
     // SAFETY: from `getifaddrs`, freed once.
     unsafe { libc::freeifaddrs(first) };
-    all.sort_by_key(IpAddr::is_ipv6);
     all
 }
 

@@ -32,7 +32,7 @@ mod words;
 pub use collective_record::CollectiveRecord;
 pub use distant::{Answers, Distant, Reply};
 pub use flight::{Flight, RankFlight};
-pub use host_name::{HostName, addresses};
+pub use host_name::{HostName, addresses, interfaces};
 pub use judge::{Fault, Verdict};
 pub(crate) use member::{Mark, Member};
 pub use purpose::Purpose;

@@ -61,7 +61,7 @@ pub fn probe_over(
     remark: impl Fn(&Remark),
 ) -> Result<Option<Probed>> {
     let request = request(what, over, around)?;
-    let processes = Processes::join(over.ranks.as_ref(), around, &over.events)?;
+    let processes = Processes::join(over.ranks.as_ref(), &[], around, &over.events)?;
     let first = processes.as_ref().is_none_or(Processes::first);
     let remark = |r: &Remark| {
         if first {
