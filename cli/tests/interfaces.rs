@@ -113,7 +113,8 @@ fn a_host_without_the_shared_folder_is_named() {
     let o = within(HUNG, &mut hosts.job(&s, family, 2, &args));
     let said = String::from_utf8_lossy(&o.stderr).into_owned();
     assert!(!o.status.success(), "{said}");
-    let named = "--out /dev/shm/out: what rank 0 on h1 has written there is not seen on h2 (rank 2)";
+    let named =
+        "--out /dev/shm/out: what rank 0 on h1 has written there is not seen on h2 (rank 2)";
     assert!(said.contains(named), "{said}");
     assert_eq!(said.matches("error: ").count(), 1, "{said}");
 }

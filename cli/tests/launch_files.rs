@@ -221,9 +221,18 @@ fn torchrun_goes_on_with_the_machines_that_are_left() {
         "--set",
         "run.comm_timeout_s=2",
     ];
-    let job = ["config.json", "--out", "run", "--resume", "auto", "--take-over"];
+    let job = [
+        "config.json",
+        "--out",
+        "run",
+        "--resume",
+        "auto",
+        "--take-over",
+    ];
     let mut c = file(&s, "torchrun.sh", &[&job[..], &sets].concat());
-    c.env("NNODES", "1:2").env("RESTARTS", "1").env("FAULT", fault);
+    c.env("NNODES", "1:2")
+        .env("RESTARTS", "1")
+        .env("FAULT", fault);
     let said = ok(c.env("CROSSWEAVE", s.path("once")));
     for part in ["rank 3", "8 of 8"] {
         assert!(said.contains(part), "{part}: {said}");
