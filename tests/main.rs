@@ -13,6 +13,7 @@ mod tests {
     mod hal;
     mod linker;
     mod mpi;
+    mod mpi_algorithms;
     mod mpi_hosts;
     mod mpi_ranks;
     mod mpi_wrong;

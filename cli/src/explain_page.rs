@@ -1,6 +1,6 @@
 //! The page of `crossweave explain`.
 
-use crate::figures::explain::{CollectiveRow, OpRow, Routes, Totals};
+use crate::figures::explain::{BetweenProcesses, CollectiveRow, OpRow, Routes, Totals};
 use crossweave_words::Size;
 use std::fmt::Write;
 
@@ -97,6 +97,7 @@ fn write(o: &mut String, found: &Routes) -> std::fmt::Result {
         let right = [false, false, true, false, true, true, true];
         let rows: Vec<_> = found.collectives.iter().map(collective_row).collect();
         table(o, &head, &right, &rows)?;
+        between_processes(o, &found.collectives)?;
     }
     writeln!(o)?;
     for m in &found.moves {
@@ -152,6 +153,48 @@ fn collective_row(r: &CollectiveRow) -> Vec<String> {
         r.calls.to_string(),
         launches(r.calls),
     ]
+}
+
+/// The algorithms of sums between processes, where any was chosen.
+fn between_processes(o: &mut String, all: &[CollectiveRow]) -> std::fmt::Result {
+    let sums = all
+        .iter()
+        .filter_map(|r| Some((r, r.between_processes.as_ref()?)));
+    let sums: Vec<_> = sums.collect();
+    if sums.iter().all(|(_, b)| b.algorithm == "auto") {
+        return Ok(());
+    }
+    writeln!(o)?;
+    let head = [
+        "between processes",
+        "group",
+        "algorithm",
+        "messages",
+        "sent",
+        "order",
+    ];
+    let row = |(r, b): &(&CollectiveRow, &BetweenProcesses)| {
+        let messages = b.messages.map_or("the library's".into(), |m| m.to_string());
+        vec![
+            r.what.clone(),
+            format!("{} of {}", r.group, r.ranks),
+            b.algorithm.to_string(),
+            messages,
+            Size(b.bytes).to_string(),
+            match b.rank_order {
+                true => "of ranks: the bits of threads",
+                false => "given up: within rounding",
+            }
+            .to_string(),
+        ]
+    };
+    let rows: Vec<_> = sums.iter().map(row).collect();
+    let right = [false, false, false, true, true, false];
+    table(o, &head, &right, &rows)?;
+    writeln!(
+        o,
+        "a call of the rank that sends most, ranks being processes of one host; over hosts: crossweave plan --hosts"
+    )
 }
 
 fn totals(o: &mut String, t: &Totals) -> std::fmt::Result {

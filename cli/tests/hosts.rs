@@ -207,6 +207,21 @@ enum Kind {
     Drop,
     /// The host's link goes down.
     Cut,
+    /// The process is killed.
+    Kill,
+    /// The host loses its power.
+    Power,
+    /// The host's link goes down for a second: that only costs time.
+    Mend,
+    /// The host's link becomes slow, which does too.
+    Slow,
+}
+
+impl Kind {
+    /// Does the run go on?
+    fn mends(self) -> bool {
+        matches!(self, Kind::Mend | Kind::Slow)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,7 +292,7 @@ impl Case<'_> {
         let began = Instant::now();
         let mut fault: Option<Instant> = None;
         let mut stopped = None;
-        let mut steps = 0;
+        let (mut steps, mut after) = (0, 0);
         let first = loop {
             std::thread::sleep(Duration::from_millis(10));
             if let Some(line) = text().lines().find(|l| l.contains("error: ")) {
@@ -289,12 +304,15 @@ impl Case<'_> {
             assert!(began.elapsed() < HUNG, "{}: {}", self.name(), text());
             if metrics.is_file() {
                 let now = records(&s.path("out")).len();
-                if now > steps && !matches!(self.kind, Kind::Stop | Kind::Cut) {
+                if self.kind.mends() && fault.is_some() && now > after + 5 {
+                    break String::new();
+                }
+                if now > steps && matches!(self.kind, Kind::Stall | Kind::Drop) {
                     (steps, fault) = (now, Some(Instant::now()));
                 }
                 if now > self.step as usize && fault.is_none() {
                     stopped = self.strike(&s);
-                    fault = Some(Instant::now());
+                    (fault, after) = (Some(Instant::now()), records(&s.path("out")).len());
                 }
             }
         };
@@ -305,8 +323,20 @@ impl Case<'_> {
     }
 
     fn strike(&self, s: &Scratch) -> Option<u32> {
-        if let (Kind::Cut, Some(hosts)) = (self.kind, self.hosts) {
-            hosts.cut(1 + self.rank / (self.ranks / hosts.count));
+        if let (Kind::Cut | Kind::Power | Kind::Mend | Kind::Slow, Some(hosts)) =
+            (self.kind, self.hosts)
+        {
+            let host = (1 + self.rank / (self.ranks / hosts.count)).to_string();
+            let call = |words: &[&str]| drop(hosts.call(words, &[]).expect("a host"));
+            match self.kind {
+                Kind::Power => call(&["power", &host]),
+                Kind::Slow => call(&["slow", &host, "20mbit"]),
+                _ => call(&["cut", &host]),
+            }
+            if self.kind == Kind::Mend {
+                std::thread::sleep(Duration::from_secs(1));
+                call(&["mend", &host]);
+            }
             return None;
         }
         let each = if let Site::Islands { .. } = self.site {
@@ -315,8 +345,11 @@ impl Case<'_> {
             1
         };
         let pid = process(s, self.rank / each).expect("the rank's process");
-        send(Signal::SIGSTOP, pid);
-        Some(pid)
+        match self.kind {
+            Kind::Kill => send(Signal::SIGKILL, pid),
+            _ => send(Signal::SIGSTOP, pid),
+        }
+        (self.kind == Kind::Stop).then_some(pid)
     }
 
     fn end(&self, child: &mut Child, stopped: Option<u32>) {
@@ -325,8 +358,11 @@ impl Case<'_> {
         if let Some(pid) = stopped {
             send_if_there(Signal::SIGKILL, pid);
         }
-        let until =
-            Instant::now() + Duration::from_secs(if self.kind == Kind::Cut { 1 } else { 10 });
+        let until = Instant::now()
+            + Duration::from_secs(match self.kind {
+                Kind::Cut | Kind::Power | Kind::Mend | Kind::Slow => 1,
+                _ => 10,
+            });
         while child.try_wait().expect("ours").is_none() {
             if Instant::now() > until {
                 // A launcher waits for a host that is cut off.
@@ -357,11 +393,13 @@ impl Case<'_> {
         let among = |each: u32| (self.rank / each * each..(self.rank / each + 1) * each).collect();
         match (self.kind, self.site, self.hosts) {
             // Of two hosts that do not reach each other, each names the other.
-            (Kind::Cut, _, Some(hosts)) if hosts.count == 2 && self.rank < self.ranks / 2 => {
+            (Kind::Cut | Kind::Power, _, Some(hosts))
+                if hosts.count == 2 && self.rank < self.ranks / 2 =>
+            {
                 (0..self.ranks).collect()
             }
-            (Kind::Cut, _, Some(hosts)) => among(self.ranks / hosts.count),
-            (Kind::Stop, Site::Islands { processes: true }, _) => among(2),
+            (Kind::Cut | Kind::Power, _, Some(hosts)) => among(self.ranks / hosts.count),
+            (Kind::Stop | Kind::Kill, Site::Islands { processes: true }, _) => among(2),
             _ => vec![self.rank],
         }
     }
@@ -371,6 +409,11 @@ impl Case<'_> {
         let (first, took, text) = self.said();
         let beyond = took.saturating_sub(Duration::from_secs(TIMEOUT));
         let named = blamed(&first);
+        if self.kind.mends() {
+            // No line: the run has taken further steps.
+            let why = || format!("{}: it ended: {first}\n{text}", self.name());
+            return (Duration::ZERO, text.contains("error: ").then(why));
+        }
         let wrong = match self.right().iter().any(|r| named.contains(r)) {
             true => None,
             false => Some("the wrong rank"),
@@ -401,6 +444,8 @@ fn blamed(line: &str) -> Vec<u32> {
         " has ended ",
         " has left ",
         " has aborted ",
+        " died without ",
+        " gave no sign of life ",
     ];
     let (mut end, mut start) = (line.len(), 0);
     if let Some(at) = line.find("deadlock of ") {
@@ -634,9 +679,18 @@ fn of_many_faults_all_are_named() {
             Site::Islands { processes: true },
         ][roll(9)];
         let kinds: &[Kind] = match site {
-            Site::Hosts => &[Kind::Stall, Kind::Stop, Kind::Drop, Kind::Cut],
+            Site::Hosts => &[
+                Kind::Stall,
+                Kind::Stop,
+                Kind::Drop,
+                Kind::Cut,
+                Kind::Kill,
+                Kind::Power,
+                Kind::Mend,
+                Kind::Slow,
+            ],
             Site::Threads | Site::Islands { processes: false } => &[Kind::Stall, Kind::Drop],
-            _ => &[Kind::Stall, Kind::Stop, Kind::Drop],
+            _ => &[Kind::Stall, Kind::Stop, Kind::Drop, Kind::Kill],
         };
         let hosts = (site == Site::Hosts).then(|| Hosts::up([2, 4][roll(2)], &[]).expect("hosts"));
         let ranks = if roll(6) == 0 { 8 } else { 4 };
@@ -657,6 +711,11 @@ fn of_many_faults_all_are_named() {
             ["mesh.pp=1", "mesh.pp=2"][roll(2)],
             ["zero_optimization.stage=1", "zero_optimization.stage=3"][roll(2)],
         ]);
+        let kind = kinds[roll(kinds.len() as u64)];
+        if kind.mends() {
+            // TCP repeats what was lost in a second that doubles, and a collective waits for that.
+            all.push("run.comm_timeout_s=60".into());
+        }
         let case = Case {
             site,
             family,
@@ -671,7 +730,7 @@ fn of_many_faults_all_are_named() {
             } else {
                 all
             },
-            kind: kinds[roll(kinds.len() as u64)],
+            kind,
             rank: roll(4) as u32,
             step: 2 + roll(12) as u32,
         };

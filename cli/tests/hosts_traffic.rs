@@ -77,6 +77,35 @@ fn what_leaves_a_host_does_not_grow_with_its_ranks() {
     }
 }
 
+/// Algorithms that are asked for by name: two hosts of two ranks send what `plan` says of each, by either family.
+#[test]
+fn what_leaves_a_host_by_name_is_what_plan_says() {
+    plugin();
+    for (family, by) in families().into_iter().zip(["ring", "halving"]) {
+        let Some(hosts) = Hosts::up(2, &[]) else {
+            return;
+        };
+        let sizes = sets(&[
+            "run.comm_timeout_s=900",
+            "model.n_embd=192",
+            "model.n_head=4",
+            "train_batch_size=24",
+            "run.checkpoint_every=1000",
+            "run.validate_every=1000",
+            &format!("communication.algorithm={by}"),
+        ]);
+        let got = sent_by_a_step(&hosts, family, 2, &sizes);
+        let planned = planned(&hosts, 2, &sizes);
+        println!("{family}, {by}: {got:.3?} model sizes a step of {planned:.3?}");
+        for (got, want) in got.iter().zip(&planned) {
+            assert!(
+                (got / want - 1.0).abs() < 0.02,
+                "{family}, {by}: {got:?} of {want:?}"
+            );
+        }
+    }
+}
+
 /// A layer cut over hosts, by an order of the mesh, is said before the first step, and by rank 0 alone; cut within them nothing is.
 #[test]
 fn layers_cut_over_hosts_are_said() {

@@ -24,7 +24,7 @@ fn hosts() -> Option<Hosts> {
     Some(hosts)
 }
 
-/// Trains two steps with a process on each host. `alone`: nothing else tells MPI which network to take.
+/// Trains two steps with a process on each host. `alone`: no variable names MPI's network.
 fn trained(hosts: &Hosts, family: &str, interface: &str, alone: bool) -> (Output, String) {
     let s = Scratch::of_hosts();
     let interface = format!("run.interface={interface}");
@@ -65,7 +65,7 @@ fn an_interface_that_is_not_there_is_named() {
         return;
     };
     let unknown = r#"run.interface: "ib0" on host h1: is no interface of it that is up"#;
-    // MPI is told another by its own variables, which stay.
+    // MPI's own variables name another, and stay.
     let nowhere = r#"run.interface "inner0" (inner0)"#;
     for (word, parts) in [
         (

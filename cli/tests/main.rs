@@ -1,6 +1,7 @@
 //! Every integration test of this crate in one program, so that the crate is linked once.
 
 mod again;
+mod algorithms;
 mod attacks;
 mod averages;
 mod canonical;

@@ -76,6 +76,13 @@ impl Resolver<'_> {
                 format!("set it to \"fp32\", or remove {KEY}"),
             );
         }
+        if !s.communication.keeps_order() {
+            self.error(
+                "communication.algorithm",
+                "it gives up the order of sums, which logical shards fix",
+                format!("set it to \"auto\" or \"ordered\", or remove {KEY}"),
+            );
+        }
         if s.zero_optimization.reduce_gradients == "micro_batch" {
             self.error(
                 "zero_optimization.reduce_gradients",

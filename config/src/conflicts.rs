@@ -42,6 +42,8 @@ pub const CONFLICTS: &[Conflict] = &[
         &["gradient_allreduce_op=sum", "run.canonical_shards=4"]),
     row(&["gradient_allreduce_op", "prescale_gradients", "gradient_predivide_factor"], "gradient_allreduce_op \"sum\" divides by nothing",
         &["gradient_allreduce_op=sum", "prescale_gradients=true"]),
+    row(&["communication.algorithm", "run.canonical_shards"], "an algorithm that gives the order of sums up does not go with run.canonical_shards",
+        &["communication.algorithm=native", "run.canonical_shards=4"]),
     row(&["run.canonical_shards", "mesh.tp"], "run.canonical_shards does not go with mesh.tp above 1", &["run.canonical_shards=4", "mesh.tp=2"]),
     row(&["run.canonical_shards", "mesh.cp"], "run.canonical_shards does not go with mesh.cp above 1", &["run.canonical_shards=4", "mesh.cp=2"]),
     row(&["run.balance", "mesh.cp"], "run.balance is \"even\" with mesh.cp above 1", &["run.balance=3,1", "mesh.cp=2"]),

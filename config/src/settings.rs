@@ -29,6 +29,9 @@ pub struct Settings {
     pub distill: Option<Distill>,
     /// Reductions between the ranks of a job of several back ends.
     pub collectives: CollectiveSettings,
+    /// The algorithms of sums between processes.
+    #[serde(default)]
+    pub communication: Communication,
     /// Sequences of one optimizer step, over all ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_batch_size: Option<u64>,
@@ -79,6 +82,59 @@ pub struct Settings {
     /// The same as `run.seed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+}
+
+/// `communication`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Communication {
+    /// One algorithm, or one of each kind.
+    pub algorithm: Algorithms,
+    /// The axes of the mesh whose groups they are for; none: every group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub axes: Vec<String>,
+}
+
+impl Communication {
+    /// The algorithms of all-reduces and of reduce-scatters.
+    pub fn of_kinds(&self) -> [&str; 2] {
+        match &self.algorithm {
+            Algorithms::All(word) => [word, word],
+            Algorithms::Each(each) => [&each.all_reduce, &each.reduce_scatter],
+        }
+    }
+
+    /// Do all sums add in the order of ranks?
+    pub fn keeps_order(&self) -> bool {
+        let keeps = |word: &&str| ["auto", "ordered"].contains(word);
+        self.of_kinds().iter().all(keeps)
+    }
+}
+
+/// `communication.algorithm`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Algorithms {
+    /// One for all kinds.
+    All(String),
+    /// One for each kind.
+    Each(AlgorithmOfKinds),
+}
+
+impl Default for Algorithms {
+    fn default() -> Algorithms {
+        Algorithms::All("auto".into())
+    }
+}
+
+/// `communication.algorithm` by kinds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlgorithmOfKinds {
+    /// The algorithm of sums that every rank gets.
+    pub all_reduce: String,
+    /// The algorithm of sums of which each rank gets a block.
+    pub reduce_scatter: String,
 }
 
 /// `collectives`.

@@ -316,7 +316,7 @@ const RUN: Table = Table {
         texts(
             "interface",
             "",
-            "network interface over which processes reach one another: a name (\"eth0\"), an address or a network (\"10.77.0.0/24\") of every host, or a list of them; the job's store listens there alone, and MPI is told its name unless its own variables say one; absent = every address",
+            "network interface over which processes reach one another: a name (\"eth0\"), an address or a network (\"10.77.0.0/24\") of every host, or a list of them; the job's store listens there alone, and MPI takes it too unless its own variables name one; absent = every address",
         )
         .free()
         .example("\"eth0\"")
@@ -492,6 +492,66 @@ const COLLECTIVES: Table = Table {
     )],
 };
 
+/// The algorithms of a kind.
+const OF_ALL_REDUCE: &[&str] = &["auto", "ordered", "native", "ring", "tree", "halving"];
+/// And of the others: a tree ends at one rank.
+const OF_EVERY_KIND: &[&str] = &["auto", "ordered", "native", "ring", "halving"];
+
+const ALGORITHM_OF_KINDS: Table = Table {
+    doc: "an algorithm for each kind of sum",
+    overlay: None,
+    fields: &[
+        word(
+            "all_reduce",
+            OF_ALL_REDUCE,
+            "\"auto\"",
+            "of sums that every rank gets",
+        ),
+        word(
+            "reduce_scatter",
+            OF_EVERY_KIND,
+            "\"auto\"",
+            "of sums of which each rank gets a block",
+        ),
+    ],
+};
+
+const ALGORITHM: Forms = Forms {
+    doc: "algorithm of sums between processes: auto = in rank order, which gives the bits of threads, by whichever way says fewer bytes between hosts; ordered = the same bits by owners, whatever the hosts; the others give the order up for floats: native = the MPI library's own calls (16 bits go as words and keep it), ring, halving, and for all_reduce tree; or an object with one for each kind (docs/launching.md)",
+    forms: &[
+        Form {
+            name: "one",
+            kind: Kind::Word(OF_EVERY_KIND),
+        },
+        Form {
+            name: "by kind",
+            kind: Kind::Section(&ALGORITHM_OF_KINDS),
+        },
+    ],
+    pick: |value| match value {
+        Json::Text(_) => Ok(0),
+        Json::Object(_) => Ok(1),
+        other => Err((
+            format!("wanted a word or an object, got {}", other.describe()),
+            "write \"auto\", or {\"all_reduce\": \"native\", \"reduce_scatter\": \"auto\"}".into(),
+        )),
+    },
+};
+
+const COMMUNICATION: Table = Table {
+    doc: "how sums go between the processes of a job",
+    overlay: None,
+    fields: &[
+        forms("algorithm", &ALGORITHM, "\"auto\""),
+        texts(
+            "axes",
+            "",
+            "axes of the mesh whose groups go by communication.algorithm, the others by auto; absent = all",
+        )
+        .example("[\"dp\"]"),
+    ],
+};
+
 /// The whole file.
 pub const ROOT: Table = Table {
     doc: "a training run; keys follow DeepSpeed's JSON where it has them, plus model, data, mesh and run",
@@ -503,6 +563,7 @@ pub const ROOT: Table = Table {
         section("run", &RUN),
         optional_section("distill", &DISTILL),
         section("collectives", &COLLECTIVES).free(),
+        section("communication", &COMMUNICATION).free().words(&["NCCL_ALGO", "coll_tuned"]),
         int("train_batch_size", 1, "", "sequences of one optimizer step = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks; \"auto\" = solve").deepspeed().auto().words(&["global_batch_size", "batch_size"]),
         int("train_micro_batch_size_per_gpu", 1, "", "sequences of one forward pass on one rank; \"auto\" = solve").deepspeed().auto().free().words(&["per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size", "train_micro_batch_size"]),
         int("gradient_accumulation_steps", 1, "", "forward passes per optimizer step; \"auto\" = solve").deepspeed().auto().free().words(&["grad_accum_steps", "accumulation_steps", "grad_accum"]),

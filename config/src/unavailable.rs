@@ -4,6 +4,7 @@
 use crate::schema::Default;
 use crate::settings::*;
 use crate::{Config, rows};
+use crossweave_axes::Axis;
 use serde_json::Value;
 
 /// Keys that are understood but that this build cannot do: `(path, what, fix)`.
@@ -27,7 +28,16 @@ pub(crate) fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
         );
     }
     out.extend(offload(s));
+    out.extend(strange_axes(s));
     out
+}
+
+/// Words of `communication.axes` that name no axis.
+fn strange_axes(s: &Settings) -> impl Iterator<Item = (&'static str, String, String)> {
+    let wrong = |word: &String| word.parse::<Axis>().err();
+    let fix = "name axes of the mesh, or remove it: communication.algorithm is then for all groups";
+    let all = s.communication.axes.iter().filter_map(wrong);
+    all.map(|what| ("communication.axes", what, fix.into()))
 }
 
 /// Kinds of offload that do not go together, or lack something.

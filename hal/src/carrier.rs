@@ -106,6 +106,11 @@ impl Carrier {
         Communicator::new(&self.0, &Nowhere, rank, size, &options)
     }
 
+    /// Sets a value of the plugin's configuration, for communicators that are made from now on.
+    pub fn configure(&self, key: &str, value: String) {
+        self.0.0.plugin.0.host.set_config(key, Some(value));
+    }
+
     /// The carrier's own device: its memory, streams and attributes.
     pub fn device(&self) -> &Device {
         &self.0

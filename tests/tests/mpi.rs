@@ -1,6 +1,7 @@
 //! Collectives between processes, under the launchers of both MPI families: this binary starts itself under `mpirun`, and the test
 //! `worker` is then one rank. A family that is not installed is skipped with a line that says so; CI installs both.
 
+use super::mpi_algorithms::{sums, threads};
 use super::mpi_hosts::sent;
 use super::mpi_ranks::{OUT, Rank, SCENE, SOON, every, families, launch, text};
 use super::mpi_wrong::wrong;
@@ -15,7 +16,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// `count` values of `rank` as bytes: finite floats of all signs, sizes and fractions, or any integers.
-fn values(dtype: DType, count: u64, rank: u32, salt: u64) -> Vec<u8> {
+pub(super) fn values(dtype: DType, count: u64, rank: u32, salt: u64) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(u64::from(rank) + 1) ^ (salt << 32);
     let mut out = vec![];
     for _ in 0..count {
@@ -426,6 +427,8 @@ fn worker() {
         "sent" => sent(r),
         "groups" => groups(r),
         "crowds" => crowds(r),
+        "sums" => sums(r, scene.splitn(3, ':').nth(2).unwrap_or_default()),
+        "threads" => threads(r),
         other => wrong(r, other),
     }
 }

@@ -4,7 +4,7 @@
 use super::mpi::{as_in_process, in_process};
 use super::mpi_ranks::{OUT, Rank, SOON, every, families, launch, text};
 use crossweave_hal::{Collective, DType, Reduce, Tag};
-use crossweave_hosts::{Call, Hosts, Kind};
+use crossweave_hosts::{Algorithm, Call, Hosts, Kind};
 use std::path::Path;
 
 /// Elements of a long vector: a multiple of every number of ranks here.
@@ -215,6 +215,7 @@ fn bytes_between_hosts_are_those_of_the_formulas() {
                     elements,
                     width,
                     sum: 4,
+                    by: Algorithm::Auto,
                 };
                 let planned = Hosts::new(&hosts).sent(call);
                 let planned: Vec<[u64; 2]> =

@@ -1,11 +1,13 @@
 //! Ranks that are processes of this binary: how a test starts them under `mpirun`, as scenes of the test `worker`, and what each has.
 
+use super::mpi_algorithms::chosen;
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_mpi::MpiBackend;
 use crossweave_hal::{
     Bootstrap, Carrier, CommOptions, Communicator, Device, HostServices, KvStore, Plugin,
     RawPlugin, Result,
 };
+use crossweave_hosts::KEY;
 use crossweave_mesh::{JobStore, LateStore, Launch, detect, rendezvous};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -111,13 +113,14 @@ impl Rank {
     pub(super) fn join() -> Rank {
         let launch = detect(|k| std::env::var(k).ok()).unwrap().unwrap();
         let late = LateStore::default();
-        // A scene on hosts says each rank's; without one all are on the same.
+        // A scene on hosts says each rank's; without one all are on the same. Behind them are the algorithms of sums.
         let scene = std::env::var(SCENE).unwrap_or_default();
-        let hosts = scene.split_once(':').map_or("", |(_, hosts)| hosts);
+        let hosts = scene.split(':').nth(1).unwrap_or("");
         let host = hosts.split(',').nth(launch.rank as usize).unwrap_or("");
         let host = HostServices::builder()
             .kv(Arc::new(late.clone()))
             .config("mpi.host", host)
+            .config(KEY, chosen(&scene, launch.rank))
             .config("mpi.family", launch.launcher.family().unwrap())
             // Short messages, so that long vectors go as several.
             .config("mpi.longest_message", "50000")

@@ -57,7 +57,7 @@ mod trainer;
 mod watched;
 
 pub use crossweave_data::DataSource;
-use crossweave_figures::layout;
+use crossweave_figures::{choice, layout};
 pub use crossweave_figures::{gradients, stages};
 pub use crossweave_job::error::{ConfigFault, ErrorCode};
 use crossweave_job::{self as job, error as job_error, found, hub, model};

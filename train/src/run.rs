@@ -16,7 +16,7 @@ use crate::setup;
 use crate::summary::Summary;
 use crate::threads::Threads;
 use crate::train_error::{Result, STOPPED, TrainError};
-use crate::{flight, planned, record, save, shared_folder, shared_layers};
+use crate::{choice, flight, planned, record, save, shared_folder, shared_layers};
 use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
 use crossweave_hal::CheckerState;
@@ -88,6 +88,7 @@ impl Started {
         if let Some(p) = processes {
             p.agree(&run.out, &run.job.resolved, run.resume.step)?;
             shared_folder::check(p, &run.out)?;
+            choice::set(&run.job.resolved.settings.communication, &p.carrier);
             run.rendezvous(p)?;
         }
         shared_layers::check(&run.job, &run.computes)?;
@@ -103,6 +104,11 @@ impl Started {
             let all = lies.iter().chain(&notes);
             all.for_each(|n| run.on(Event::Note(n)));
         }
+        let communication = &run.job.resolved.settings.communication;
+        let note = choice::note(communication, processes.is_some());
+        note.iter()
+            .filter(|_| first)
+            .for_each(|n| run.on(Event::Note(n)));
         if first {
             flight::clear(&run.out);
             Ended::clear(&run.out);

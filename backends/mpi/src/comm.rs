@@ -5,6 +5,7 @@ use crate::channel::{self, Channels};
 use crate::flight;
 use crate::hosts::{Hosts, Links};
 use crate::library::Mpi;
+use crate::making::{By, Making, chosen};
 use crate::memory::{Mem, PAGE, address};
 use crate::run;
 use crate::stream::Stream;
@@ -158,6 +159,7 @@ impl Drop for Member {
         } else if let Some(own) = self.own {
             // After a failure a late message may still come there.
             self.channels.free(own);
+            self.links.by.free(&*self.mpi);
         }
     }
 }
@@ -276,12 +278,12 @@ trait Word: Copy {
     fn bytes(self) -> Vec<u8>;
     fn read(bytes: &[u8]) -> Option<Self>;
 }
-impl Word for u32 {
+impl Word for u64 {
     fn bytes(self) -> Vec<u8> {
         self.to_le_bytes().into()
     }
-    fn read(bytes: &[u8]) -> Option<u32> {
-        bytes.try_into().ok().map(u32::from_le_bytes)
+    fn read(bytes: &[u8]) -> Option<u64> {
+        bytes.try_into().ok().map(u64::from_le_bytes)
     }
 }
 impl Word for u128 {
@@ -344,7 +346,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
             let _ = write!(prefix, "{b:02x}");
         }
         prefix.push('/');
-        let (peers, hosts, own) = if cfg.name == WORLD {
+        let (peers, hosts, own, by) = if cfg.name == WORLD {
             if (process, processes) != (cfg.rank, cfg.nranks) {
                 return fail(
                     Code::Comm,
@@ -362,7 +364,8 @@ impl Collectives<MpiBackend> for MpiCollectives {
             let first = vec![0; all.len()];
             // Nothing but barriers and the words of a store go over it, before anybody knows who is where.
             let hosts = Hosts::new(&first);
-            (channel::peers(&all, &first, process as usize), hosts, None)
+            let peers = channel::peers(&all, &first, process as usize);
+            (peers, hosts, None, By::default())
         } else {
             let join = Join {
                 b,
@@ -374,9 +377,15 @@ impl Collectives<MpiBackend> for MpiCollectives {
             let (at, on) = join.processes()?;
             let (_, places) = channel::places(&at);
             let own = Own::take(&d.channels, places)?;
-            let first = join.exchange("heard", own.first)?;
+            let choice = chosen(&b.host, &cfg.name)?;
+            let heard = u64::from(own.first) | u64::from(choice.number()) << 32;
+            let heard = join.exchange("heard", heard)?;
+            let (first, numbers): (Vec<u32>, Vec<u32>) =
+                heard.iter().map(|h| (*h as u32, (*h >> 32) as u32)).unzip();
+            let making = Making::new(&mpi, &b.host, (&cfg.name, &prefix), &cfg.members, timeout);
+            let by = making.by(choice, &numbers, &at)?;
             let peers = channel::peers(&at, &first, cfg.rank as usize);
-            (peers, Hosts::new(&on), Some(own.keep()))
+            (peers, Hosts::new(&on), Some(own.keep()), by)
         };
         Ok(Comm(Arc::new(Member {
             mpi,
@@ -385,6 +394,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
             links: Links {
                 peers,
                 hosts,
+                by,
                 sent: d.sent.clone(),
             },
             host: b.host,
@@ -445,10 +455,19 @@ impl Collectives<MpiBackend> for MpiCollectives {
         let at: Vec<u32> = members.iter().map(|r| m.links.peers[*r].process).collect();
         let (_, places) = channel::places(&at);
         let own = Own::take(&m.channels, places)?;
-        let mut first = vec![[0u32]; n];
-        first[m.rank as usize] = [own.first];
-        go_round(m, nth, "channels", &members, &mut first)?;
-        let first: Vec<u32> = members.iter().map(|r| first[*r][0]).collect();
+        let choice = chosen(&b.host, &cfg.name)?;
+        let mut heard = vec![[0u32; 2]; n];
+        heard[m.rank as usize] = [own.first, choice.number()];
+        go_round(m, nth, "channels", &members, &mut heard)?;
+        let (first, numbers): (Vec<u32>, Vec<u32>) =
+            members.iter().map(|r| (heard[*r][0], heard[*r][1])).unzip();
+        let (prefix, timeout) = (
+            format!("{}split{nth}.{color}/", m.prefix),
+            cfg.timeout.unwrap_or(m.timeout),
+        );
+        let parts = m.members.some(members.iter().map(|r| (*r).into()));
+        let making = Making::new(&m.mpi, &b.host, (&cfg.name, &prefix), &parts, timeout);
+        let by = making.by(choice, &numbers, &at)?;
         Ok(Some(Comm(Arc::new(Member {
             mpi: m.mpi.clone(),
             channels: m.channels.clone(),
@@ -456,15 +475,16 @@ impl Collectives<MpiBackend> for MpiCollectives {
             links: Links {
                 peers: channel::peers(&at, &first, cfg.rank as usize),
                 hosts: m.links.hosts.some(&members),
+                by,
                 sent: m.links.sent.clone(),
             },
             host: b.host,
             rank: cfg.rank,
             ranks: cfg.nranks,
-            members: m.members.some(members.iter().map(|r| (*r).into())),
+            members: parts,
             name: cfg.name,
-            prefix: format!("{}split{nth}.{color}/", m.prefix),
-            timeout: cfg.timeout.unwrap_or(m.timeout),
+            prefix,
+            timeout,
             aborted: AtomicBool::new(false),
             failure: Mutex::default(),
             failed: AtomicBool::new(false),

@@ -3,7 +3,7 @@
 
 use crate::channel::{FIRST, MESSAGE};
 use crate::comm::Member;
-use crate::library::Request;
+use crate::library::{Group, Native, Request};
 use crossweave_plugin::collective::Checked;
 use crossweave_plugin::{Awake, Code, Error, GroupRank, Result, fail};
 use smallvec::SmallVec;
@@ -23,7 +23,16 @@ struct Pending {
     request: Request,
     peer: GroupRank,
     bytes: i32,
-    receives: bool,
+    kind: Way,
+}
+
+/// The direction of what is under way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Sends,
+    Receives,
+    /// A collective of the library's own, among all members.
+    OfAll,
 }
 
 /// What messages and the other ranks call a phase; put into words when somebody wants to read them.
@@ -128,7 +137,7 @@ impl<'a> Flight<'a> {
                 request,
                 peer: to.into(),
                 bytes: len,
-                receives: false,
+                kind: Way::Sends,
             });
             from += len as usize;
             if from >= bytes {
@@ -158,7 +167,7 @@ impl<'a> Flight<'a> {
                 request,
                 peer: from.into(),
                 bytes: len,
-                receives: true,
+                kind: Way::Receives,
             });
             done += len as usize;
             if done >= bytes {
@@ -167,15 +176,46 @@ impl<'a> Flight<'a> {
         }
     }
 
+    /// Starts a collective of the library's own, which moves about so many bytes on this rank.
+    ///
+    /// # Safety
+    /// As the call says, and its memory stays where it is for ever if the flight does not land.
+    pub(crate) unsafe fn of_all(
+        &mut self,
+        bytes: usize,
+        start: impl FnOnce(&dyn Native, Group) -> Result<Request>,
+    ) -> Result<()> {
+        let m = self.member;
+        let lacks = || Error::new(Code::Internal, "no communicator of MPI's own was made");
+        let started = m.mpi.native().and_then(|native| {
+            let group = m.links.by.group.ok_or_else(lacks)?;
+            start(native, group)
+        });
+        let peer = GroupRank(m.rank);
+        let request = started.map_err(|e| self.blame(e, peer))?;
+        self.pending.push(Pending {
+            request,
+            peer,
+            bytes: bytes.min(i32::MAX as usize) as i32,
+            kind: Way::OfAll,
+        });
+        Ok(())
+    }
+
     /// Waits until everything has arrived and left.
     pub(crate) fn land(&mut self) -> Result<()> {
         let result = self.wait();
         if result.is_err() {
-            for p in self.pending.drain(..) {
-                self.member.mpi.cancel(p.request);
-            }
+            self.give_up();
         }
         result
+    }
+
+    /// Gives up what is under way. Collectives of the library's own cannot be cancelled: they are left behind.
+    fn give_up(&mut self) {
+        for p in self.pending.drain(..).filter(|p| p.kind != Way::OfAll) {
+            self.member.mpi.cancel(p.request);
+        }
     }
 
     fn wait(&mut self) -> Result<()> {
@@ -190,11 +230,11 @@ impl<'a> Flight<'a> {
             let mut i = 0;
             while i < self.pending.len() {
                 let p = &mut self.pending[i];
-                match m.mpi.test(&mut p.request, p.receives) {
+                match m.mpi.test(&mut p.request, p.kind == Way::Receives) {
                     Ok(None) => i += 1,
                     Ok(Some(bytes)) => {
                         let p = self.pending.swap_remove(i);
-                        if p.receives && bytes != p.bytes {
+                        if p.kind == Way::Receives && bytes != p.bytes {
                             return Err(self.wrong_length(&p, bytes));
                         }
                     }
@@ -261,6 +301,10 @@ impl<'a> Flight<'a> {
     }
 
     fn peers(&self) -> Vec<GroupRank> {
+        if self.pending.iter().any(|p| p.kind == Way::OfAll) {
+            let all = (0..self.member.ranks).filter(|r| *r != self.member.rank);
+            return all.map(GroupRank).collect();
+        }
         let mut peers: Vec<GroupRank> = self.pending.iter().map(|p| p.peer).collect();
         peers.sort_unstable();
         peers.dedup();
@@ -373,6 +417,11 @@ impl<'a> Flight<'a> {
     }
 
     fn blame(&self, mut e: Error, peer: GroupRank) -> Error {
+        if peer.0 == self.member.rank {
+            // A collective of all, of which the library says no rank.
+            e.message = format!("{}: {}: {}", self.name(), self.member.me(), e.message);
+            return e;
+        }
         e.message = format!(
             "{}: {} with {}: {}",
             self.name(),
@@ -387,9 +436,7 @@ impl<'a> Flight<'a> {
 impl Drop for Flight<'_> {
     /// Messages that are still under way when their collective has failed are given up.
     fn drop(&mut self) {
-        for p in self.pending.drain(..) {
-            self.member.mpi.cancel(p.request);
-        }
+        self.give_up();
     }
 }
 

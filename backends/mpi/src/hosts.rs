@@ -1,6 +1,7 @@
 //! Hosts of a communicator's ranks, and counters of what has been sent. The bytes between hosts of each algorithm are in `crossweave_hosts`.
 
 use crate::channel::Peer;
+use crate::making::By;
 pub(crate) use crossweave_hosts::{Hosts, Leaves};
 use std::fmt;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ pub(crate) struct Links {
     pub(crate) peers: Vec<Peer>,
     /// The hosts of the communicator's ranks.
     pub(crate) hosts: Hosts,
+    /// The algorithms of its sums.
+    pub(crate) by: By,
     /// Counters of the messages and bytes that its process has sent.
     pub(crate) sent: Arc<Sent>,
 }

@@ -8,7 +8,7 @@
 //! Configuration, all optional: `mpi.library` (a file), `mpi.family` (`openmpi` or `mpich`: the
 //! launcher's), `mpi.longest_message` (bytes of one MPI message, 1 GiB), `mpi.host` (any word that
 //! names this process's host; without it, all processes count as being on one), `mpi.interface` (names of network interfaces for the library,
-//! unless its own variables name some); and, where no MPI launcher
+//! unless its own variables name some), `collective.algorithm` (of sums: `crossweave_hosts::Choice`); and, where no MPI launcher
 //! started the processes, `mpi.meet` and the keys beside it (see `pmi`).
 
 mod channel;
@@ -18,6 +18,7 @@ mod fold;
 mod hosts;
 pub mod last_words;
 mod library;
+mod making;
 mod memory;
 mod pmi;
 mod run;

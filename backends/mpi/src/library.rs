@@ -2,9 +2,15 @@
 //! integers fixed by the MPICH ABI initiative; which library is there is found out when it is opened, never when Crossweave is built.
 //!
 //! Only point-to-point calls on the world and the life of the library are used, a dozen functions whose binary form has not changed since
-//! MPI 3.0; everything else is built on them (see `run`, and `channel` for communicators).
+//! MPI 3.0; everything else is built on them (see `run`, and `channel` for communicators). What a job asks for by name, the library's own
+//! collectives, is in `native`.
+
+mod native;
+
+pub(crate) use native::{Group, Native, Shares};
 
 use crossweave_plugin::{Code, Error, Result, fail};
+use native::Calls;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -36,6 +42,8 @@ pub(crate) trait Mpi: Send + Sync {
     fn cancel(&self, r: Request);
     /// Ends MPI in this process; every rank calls it.
     fn finalize(&self) -> Result<()>;
+    /// Its own collectives; what it lacks for them.
+    fn native(&self) -> Result<&dyn Native>;
 }
 
 /// A family's handle.
@@ -98,6 +106,8 @@ struct Lib<H> {
     f: Table<H>,
     world: H,
     byte: H,
+    errors_return: H,
+    calls: Result<Calls<H>>,
     /// Held over every call where the library does not take several threads at once.
     serial: Option<Mutex<()>>,
     rank: u32,
@@ -234,8 +244,10 @@ fn start(
                     Error::new(Code::Unsupported, format!("{name}: Open MPI without {n}"))
                 })
             };
+            let open = |name: &str| named(&format!("ompi_mpi_{name}"));
             let lib = Lib::start(
                 Table::of(lib)?,
+                Calls::of(lib, native::OPEN_MPI_IN_PLACE, native::OPEN_MPI.map(open)),
                 world,
                 named("ompi_mpi_byte")?,
                 named("ompi_mpi_errors_return")?,
@@ -249,7 +261,15 @@ fn start(
             if let Some(join) = join {
                 join()?;
             }
-            let lib = Lib::start(table, 0x4400_0000, 0x4c00_010d, 0x5400_0001, 0x6440_0001)?;
+            let calls = Calls::of(lib, native::MPICH_IN_PLACE, native::MPICH.map(Ok));
+            let lib = Lib::start(
+                table,
+                calls,
+                0x4400_0000,
+                0x4c00_010d,
+                0x5400_0001,
+                0x6440_0001,
+            )?;
             Ok(Box::new(lib))
         }
     }
@@ -257,7 +277,14 @@ fn start(
 
 impl<H: Handle> Lib<H> {
     /// `tag_ub`: the number of the attribute `MPI_TAG_UB`.
-    fn start(f: Table<H>, world: H, byte: H, errors_return: H, tag_ub: c_int) -> Result<Lib<H>> {
+    fn start(
+        f: Table<H>,
+        calls: Result<Calls<H>>,
+        world: H,
+        byte: H,
+        errors_return: H,
+        tag_ub: c_int,
+    ) -> Result<Lib<H>> {
         let mut provided = 0;
         // SAFETY: MPI-2 allows NULL for both arguments; called once in a process, by `MpiBackend`.
         let code = unsafe {
@@ -272,6 +299,8 @@ impl<H: Handle> Lib<H> {
             f,
             world,
             byte,
+            errors_return,
+            calls,
             serial: (provided < THREAD_MULTIPLE).then(Mutex::default),
             rank: 0,
             size: 0,
@@ -417,5 +446,18 @@ impl<H: Handle> Mpi for Lib<H> {
     fn finalize(&self) -> Result<()> {
         // SAFETY: called once, when no communicator is left.
         self.check("MPI_Finalize", unsafe { (self.f.finalize)() })
+    }
+
+    fn native(&self) -> Result<&dyn Native> {
+        if self.serial.is_some() {
+            return fail(
+                Code::Unsupported,
+                "the MPI library does not take calls of several threads (MPI_THREAD_MULTIPLE)",
+            );
+        }
+        match &self.calls {
+            Ok(_) => Ok(self),
+            Err(e) => Err(e.clone()),
+        }
     }
 }

@@ -647,7 +647,7 @@ fn number(n: impl ToString) -> Result<CString> {
     CString::new(n.to_string()).or_else(|e| fail(Code::Internal, e.to_string()))
 }
 
-/// Tells the libraries which interfaces to use, unless their own variables do: Open MPI's TCP, and the transports of UCX and libfabric, of which
+/// Names the interfaces that the libraries are to use, unless their own variables do: Open MPI's TCP, and the transports of UCX and libfabric, of which
 /// MPICH and Open MPI are built.
 pub(crate) fn on_interface(names: &str) -> Result<()> {
     for name in [

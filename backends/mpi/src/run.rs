@@ -2,9 +2,11 @@
 //! one latency counts more than bytes, are sent whole and reduced by every rank in the same order, which gives the same bits.
 //!
 //! Where several ranks share a host and there are several hosts, `relay` and `chain` say less between hosts, and give the same bits:
-//! `crossweave_hosts` has the formulas.
+//! `crossweave_hosts` has the formulas. Sums that give the order of ranks up, where the job asks for it by name, are in `native` and `by_name`.
 
+mod by_name;
 mod chain;
+mod native;
 mod relay;
 
 use crate::comm::Member;
@@ -12,14 +14,15 @@ use crate::flight::{Flight, What};
 use crate::fold::Fold;
 use crate::hosts::Leaves;
 use crossweave_abi::*;
-use crossweave_hosts::{SMALL, SPREAD};
+use crossweave_hosts::{Algorithm, OWNED, SMALL, SPREAD};
 use crossweave_plugin::Result;
 use crossweave_plugin::collective::Checked;
+use native::Native;
 use smallvec::{SmallVec, smallvec};
 use std::sync::atomic::AtomicBool;
 
 /// Bytes of a piece a rank reduces at a time: bounds the scratch to `ranks` times this.
-const PIECE: usize = 2048 << 10;
+const PIECE: usize = OWNED;
 /// Sums of up to this many bytes are put where the others' cores find them sooner; of more, what they have not come to would be pushed out again.
 const SHELVED: usize = 64 << 10;
 /// Up to so many ranks nothing is allocated for their records.
@@ -178,6 +181,16 @@ impl Run<'_> {
         self.others().collect()
     }
 
+    /// The algorithm of this reduction, of what was chosen: what is no sum goes in rank order by all of them.
+    fn algorithm(&self, chosen: Algorithm) -> Algorithm {
+        let sum = matches!(self.p.reduce, RED_SUM | RED_AVG | RED_PREMUL_SUM);
+        match chosen {
+            Algorithm::Ordered => chosen,
+            _ if sum && self.n > 1 => chosen,
+            _ => Algorithm::Auto,
+        }
+    }
+
     /// Is a reduction run along a chain of hosts?
     fn chained(&self, leaves: Leaves) -> bool {
         let (width, sum) = (self.p.bytes(1), self.fold().sum_bytes());
@@ -187,10 +200,21 @@ impl Run<'_> {
     fn all_reduce(&self) -> Result<()> {
         let p = self.p;
         let bytes = p.bytes(p.count);
-        if bytes <= SMALL && self.m.links.hosts.shared() {
+        let by = self.algorithm(self.m.links.by.choice.all_reduce);
+        match by {
+            // SAFETY: the operands are live, as `Run` says.
+            Algorithm::Native => return unsafe { Native::new(self).all_reduce() },
+            Algorithm::Ring | Algorithm::Tree | Algorithm::Halving => {
+                // SAFETY: as above.
+                return unsafe { by_name::all_reduce(self, by) };
+            }
+            Algorithm::Auto | Algorithm::Ordered => {}
+        }
+        let any = by == Algorithm::Auto;
+        if any && bytes <= SMALL && self.m.links.hosts.shared() {
             return self.sum_of_words();
         }
-        if self.chained(Leaves::All) {
+        if any && self.chained(Leaves::All) {
             // SAFETY: the operands are live, as `Run` says; what is sent and the result are one buffer, or apart.
             return unsafe { self.chain(Leaves::All, false) };
         }
@@ -282,8 +306,16 @@ impl Run<'_> {
             let (lo, hi) = (p.send as usize, p.send as usize + bytes * self.n);
             let out = p.recv as usize;
             let apart = out >= hi || out + bytes <= lo || std::ptr::eq(p.recv, mine);
-            if self.chained(Leaves::Blocks) {
-                return self.chain(Leaves::Blocks, !apart);
+            let by = self.algorithm(self.m.links.by.choice.reduce_scatter);
+            match by {
+                Algorithm::Native => return Native::new(self).reduce_scatter(!apart),
+                Algorithm::Ring | Algorithm::Tree | Algorithm::Halving => {
+                    return by_name::reduce_scatter(self, by, !apart);
+                }
+                Algorithm::Auto if self.chained(Leaves::Blocks) => {
+                    return self.chain(Leaves::Blocks, !apart);
+                }
+                Algorithm::Auto | Algorithm::Ordered => {}
             }
             let factors = self.factors(&self.everybody())?;
             let step = (PIECE / one.max(1)).max(1) as u64;

@@ -5,6 +5,7 @@
 #   hosts.sh agent HOST COMMAND …  a remote shell for mpirun: HOST is 10.77.0.I; so is `hosts.sh -x HOST COMMAND …`, as MPICH calls ssh
 #   hosts.sh reach HOST COMMAND …  the same, and exit 255 where HOST has no link or no power
 #   hosts.sh cut I | mend I        takes host I's link down, or up again
+#   hosts.sh slow I RATE           host I sends no more than this (tc: 20mbit)
 #   hosts.sh power I               host I is gone: its link is down, its processes are killed, and its remote shells say nothing of it
 #   hosts.sh sent I                bytes that host I has sent
 #   hosts.sh down                  removes all of them
@@ -70,6 +71,7 @@ case ${1:-} in
   mend)
     rm -f "$state/$2.off"
     ip -n $prefix$2 link set eth0 up ;;
+  slow) tc -n $prefix$2 qdisc replace dev eth0 root tbf rate "$3" burst 32kbit latency 400ms ;;
   power)
     : >"$state/$2.off"
     ip -n $prefix$2 link set eth0 down
@@ -84,5 +86,5 @@ case ${1:-} in
     done < <(ip netns list 2>/dev/null)
     for d in "$state"/shm*; do [ ! -d "$d" ] || umount "$d" || true; done
     rm -rf "$state" ;;
-  *) sed -n '2,13p' "$0"; exit 2 ;;
+  *) sed -n '2,14p' "$0"; exit 2 ;;
 esac

@@ -9,6 +9,7 @@ use crossweave_hal::{
     Bootstrap, Collective, CommOptions, Communicator, DType, Device, HostServices, Plugin, Reduce,
     Region, Stream, Tag, abi,
 };
+use crossweave_hosts::{Algorithm, Call, Choice, Hosts, Kind};
 use crossweave_layers::{Census, Counts, OfCollective, wrap};
 use crossweave_mesh::Collectives;
 use serde::Serialize;
@@ -23,6 +24,58 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a full vector that are enough to ask with: which way a longer one goes hangs on the back end's own limit alone, and a question
 /// must not take the memory of a step.
 const ENOUGH: u64 = 1 << 20;
+
+/// The way of a sum where the ranks of its group are processes of one host.
+#[derive(Clone, Debug, Serialize)]
+pub struct BetweenProcesses {
+    /// The algorithm by its name in configs.
+    pub algorithm: &'static str,
+    /// Messages of the rank that sends most; `None` where they are the affair of a library.
+    pub messages: Option<u64>,
+    /// Bytes of the rank that sends most; of a library's own algorithm as of a ring.
+    pub bytes: u64,
+    /// Whether the sum has the bits of rank order.
+    pub rank_order: bool,
+}
+
+impl BetweenProcesses {
+    /// That of a collective, where it is a sum of several ranks.
+    fn of(of: &OfCollective, choice: &Choice) -> Option<BetweenProcesses> {
+        let chosen = choice.of_group(&of.group);
+        let n = u64::try_from(of.ranks).ok().filter(|n| *n > 1)?;
+        let (kind, elements, by) = match of.kind {
+            abi::COLL_ALL_REDUCE => (Kind::AllReduce, of.count, chosen.all_reduce),
+            abi::COLL_REDUCE_SCATTER => (Kind::ReduceScatter, of.count * n, chosen.reduce_scatter),
+            _ => return None,
+        };
+        let sums = [abi::RED_SUM, abi::RED_AVG, abi::RED_PREMUL_SUM];
+        let by = match by {
+            Algorithm::Ordered => by,
+            _ if sums.contains(&of.reduce) => by,
+            _ => Algorithm::Auto,
+        };
+        let dtype = DType::from_id(of.dtype)?;
+        let width = dtype.bytes(1);
+        let call = Call {
+            kind,
+            elements,
+            width,
+            sum: if dtype.is_float() {
+                width.max(4)
+            } else {
+                width
+            },
+            by,
+        };
+        let apart = Hosts::even(n as u32, 1);
+        Some(BetweenProcesses {
+            algorithm: by.name(),
+            messages: apart.messages(call),
+            bytes: apart.sent(call).iter().map(|s| s.between).max()?,
+            rank_order: by.keeps_order(width, dtype.is_float()),
+        })
+    }
+}
 
 /// A collective of a step.
 #[derive(Clone, Debug, Serialize)]
@@ -45,10 +98,13 @@ pub struct CollectiveRow {
     pub native: bool,
     /// Calls of the back end that one costs a rank, where known.
     pub launches_per_call: Option<u64>,
+    /// The way of a sum between processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub between_processes: Option<BetweenProcesses>,
 }
 
 impl CollectiveRow {
-    fn new(of: &OfCollective, calls: u64) -> CollectiveRow {
+    fn new(of: &OfCollective, calls: u64, choice: &Choice) -> CollectiveRow {
         let dtype = DType::from_id(of.dtype).map_or("?", DType::name);
         let reduce = abi::red_name(of.reduce).unwrap_or("");
         let place = if of.in_place { " in place" } else { "" };
@@ -63,6 +119,7 @@ impl CollectiveRow {
             route: String::new(),
             native: false,
             launches_per_call: None,
+            between_processes: BetweenProcesses::of(of, choice),
         }
     }
 }
@@ -85,11 +142,12 @@ pub fn rows(
     services: &HostServices,
     counts: &Counts,
     world: u32,
+    choice: &Choice,
 ) -> Result<Vec<CollectiveRow>> {
     let asked: Vec<&OfCollective> = counts.collectives.iter().map(|(of, _)| of).collect();
     let rows = counts.collectives.iter();
     let mut rows: Vec<CollectiveRow> = rows
-        .map(|(of, calls)| CollectiveRow::new(of, *calls))
+        .map(|(of, calls)| CollectiveRow::new(of, *calls, choice))
         .collect();
     if backend::carried(plugin, world).is_some() {
         for r in &mut rows {
@@ -376,7 +434,7 @@ mod tests {
             collectives: asked.into_iter().map(|c| (c, 1)).collect(),
             ..Counts::default()
         };
-        let rows = rows(&poor.unwrap(), &host, &counts, 2).unwrap();
+        let rows = rows(&poor.unwrap(), &host, &counts, 2, &Choice::default()).unwrap();
         for r in rows {
             let composed = r.kind == "reduce_scatter";
             assert_eq!(r.native, !composed, "{}: {}", r.what, r.route);

@@ -8,13 +8,14 @@ mod lock;
 mod rows;
 
 use crate::backend::{self, host, open_linked};
+use crate::choice::choice;
 use crate::job::spec::compute_type;
 use crate::job::{Job, spec};
 use crate::layout::divided;
 use crate::request::Request;
 use crate::surroundings::Plugins;
 use crate::train_error::{Result, TrainError};
-pub use collectives::CollectiveRow;
+pub use collectives::{BetweenProcesses, CollectiveRow};
 use crossweave_config::Config;
 use crossweave_engine::rehearsal;
 use crossweave_hal::CheckerState;
@@ -148,7 +149,8 @@ pub fn explain(request: &Request, peak: PeakRates) -> Result<Explained> {
     }
     let rates = rows::Rates::of(&device, peak.tflops, peak.gbps);
     let ops = rows::ops(&device, &counts, &rates)?;
-    let colls = collectives::rows(&plugin, &services, &counts, ranks as u32)?;
+    let choice = choice(&job.resolved.settings.communication);
+    let colls = collectives::rows(&plugin, &services, &counts, ranks as u32, &choice)?;
     // Where a back end has several kernels of its best tier, it may say which it took.
     let kernels = device.attr("kernels.chosen").ok();
     let found = Routes {

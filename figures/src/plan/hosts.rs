@@ -2,10 +2,11 @@
 //! processes (`crossweave_hosts`): one rank a process. The length of a call is the mean of those of its kind and purpose.
 
 use super::RankFigures;
+use crate::choice::choice;
 use crate::job::Job;
 use crate::train_error::{Result, TrainError};
 use crossweave_hal::CollectiveLine;
-use crossweave_hosts::{Call, Hosts, Kind, Sent};
+use crossweave_hosts::{Call, Choice, Hosts, Kind, Sent};
 use crossweave_mesh::spread::{notes, numbered};
 use crossweave_mesh::{Axis, AxisSet, Topology, TopologyError};
 use serde::Serialize;
@@ -96,6 +97,7 @@ impl Together {
 struct Counting<'a> {
     hosts: &'a Hosts,
     mesh: Topology,
+    choice: Choice,
     /// The figures of each stage.
     stages: &'a [RankFigures],
     axes: BTreeMap<(String, u32), (usize, SentByHosts)>,
@@ -110,6 +112,7 @@ impl OfHosts {
         let mut counting = Counting {
             hosts,
             mesh: job.resolved.mesh,
+            choice: choice(&job.resolved.settings.communication),
             stages,
             axes: BTreeMap::new(),
         };
@@ -201,6 +204,7 @@ impl Counting<'_> {
         let width = line.bytes / line.elements.max(1);
         let calls = line.calls.max(1);
         let longer = elements % calls;
+        let chosen = self.choice.of_group(&line.group);
         for ranks in self.groups(stage, line)? {
             let group = Together::of(self.hosts, &ranks);
             let axis = self.axis(line, group.hosts.count());
@@ -213,6 +217,10 @@ impl Counting<'_> {
                     elements,
                     width,
                     sum: width.max(4),
+                    by: match kind {
+                        Kind::ReduceScatter => chosen.reduce_scatter,
+                        _ => chosen.all_reduce,
+                    },
                 };
                 let sent = group.hosts.sent(call);
                 for (host, sent) in group.of_job.iter().zip(sent) {

@@ -2,10 +2,14 @@
 //! collectives between hosts decides by it, and who plans a job counts by it.
 #![forbid(unsafe_code)]
 
+mod algorithm;
+mod by_name;
 mod sent;
 mod spread;
 
-pub use sent::{Call, Kind, SMALL, SPREAD, Sent};
+pub use algorithm::{Algorithm, Choice, KEY};
+pub use by_name::{Halves, PIECE, parent};
+pub use sent::{Call, Kind, OWNED, SMALL, SPREAD, Sent};
 pub use spread::{Spread, SpreadError};
 
 /// The hosts of a group's ranks, in the order of their first ranks.

@@ -12,14 +12,19 @@
 //! | all-gather | `r (n - r) / n S` | `r (H - 1) / n S` |
 //! | all-to-all | `r (n - r) / n S` | |
 //! | broadcast | the pieces of `spread` | `S` at most |
+//!
+//! What sums that give the order of ranks up say is in `by_name`.
 
-use crate::{Hosts, Leaves};
+use crate::{Algorithm, Hosts, Leaves};
 
 /// Vectors of up to this many bytes are added up by every rank; between two ranks, of which each then sends the vector once, of up to four
 /// times as many.
 pub const SMALL: usize = 4 << 10;
 /// A broadcast of more bytes goes out in pieces that the ranks then exchange.
 pub const SPREAD: usize = 128 << 10;
+
+/// Bytes of the piece of a vector that each owner adds up at a time.
+pub const OWNED: usize = 2048 << 10;
 
 /// A collective of a training step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +52,8 @@ pub struct Call {
     pub width: u64,
     /// Bytes of an element of a sum under way.
     pub sum: u64,
+    /// The algorithm of a sum.
+    pub by: Algorithm,
 }
 
 /// Bytes that the ranks of a host send.
@@ -61,6 +68,17 @@ pub struct Sent {
 impl Hosts {
     /// The bytes that each host's ranks send in a collective over all of these.
     pub fn sent(&self, call: Call) -> Vec<Sent> {
+        if let Some(all) = self.said_by_name(call) {
+            let mut sent = vec![Sent::default(); self.count()];
+            for (rank, to, _, bytes) in all {
+                let of = &mut sent[self.of(rank)];
+                match self.apart(rank, to) {
+                    true => of.between += bytes,
+                    false => of.within += bytes,
+                }
+            }
+            return sent;
+        }
         let (n, hosts) = (self.of.len() as u64, self.count() as u64);
         let whole = call.elements * call.width;
         let each = |of: &dyn Fn(usize, u64) -> [u64; 2]| -> Vec<Sent> {
@@ -71,12 +89,14 @@ impl Hosts {
             };
             all.map(sent).collect()
         };
-        let chained = |leaves| self.chain(leaves, call.width as usize, call.sum as usize);
+        // Sums by owners only, where that is asked for, or as near as can be said.
+        let any = !matches!(call.by, Algorithm::Ordered | Algorithm::Native);
+        let chained = |leaves| any && self.chain(leaves, call.width as usize, call.sum as usize);
         // A vector of which every rank has a block, and blocks of the ranks of a host.
         let block = whole / n.max(1);
         let small = SMALL as u64 * if n == 2 { 4 } else { 1 };
         match call.kind {
-            Kind::AllReduce if whole <= small && !self.shared() => {
+            Kind::AllReduce if whole <= small && !(any && self.shared()) => {
                 each(&|_, r| [r * (r - 1), r * (n - r)].map(|times| times * whole))
             }
             // One rank of each host gathers its host's words, exchanges them, and hands out all.
@@ -116,6 +136,33 @@ impl Hosts {
         }
     }
 
+    /// Messages that the rank sends that sends most; `None` where that is the affair of a library, or of the pieces that go along hosts.
+    pub fn messages(&self, call: Call) -> Option<u64> {
+        let n = self.of.len() as u64;
+        if n == 1 || call.by == Algorithm::Native {
+            return (n == 1).then_some(0);
+        }
+        if let Some(all) = self.said_by_name(call) {
+            let mut each = vec![0; self.of.len()];
+            all.iter()
+                .for_each(|(rank, _, messages, _)| each[*rank] += messages);
+            return each.into_iter().max();
+        }
+        let whole = call.elements * call.width;
+        let ordered = call.by == Algorithm::Ordered;
+        match call.kind {
+            Kind::AllReduce | Kind::ReduceScatter if self.shared() && !ordered => None,
+            Kind::AllReduce if whole <= SMALL as u64 * if n == 2 { 4 } else { 1 } => Some(n - 1),
+            // In rounds of a piece of each owner.
+            Kind::AllReduce => {
+                let owned = whole.div_ceil(n);
+                Some(2 * (n - 1) * owned.div_ceil(OWNED as u64))
+            }
+            Kind::ReduceScatter => Some((n - 1) * (whole / n).div_ceil(OWNED as u64).max(1)),
+            _ => None,
+        }
+    }
+
     /// Links of the chain behind a host and before it: 1 or 0.
     fn links(&self, host: usize) -> (u64, u64) {
         (u64::from(host + 1 < self.count()), u64::from(host > 0))
@@ -139,6 +186,7 @@ mod tests {
             elements,
             width,
             sum: 4,
+            by: Algorithm::Auto,
         };
         hosts.sent(call).iter().map(|s| s.between).collect()
     }
@@ -190,6 +238,7 @@ mod tests {
                 elements: 48_000,
                 width: 4,
                 sum: 4,
+                by: Algorithm::Auto,
             };
             let sum = |h: &Hosts| -> u64 {
                 let all = h.sent(call);
