@@ -563,7 +563,7 @@ pub const ROOT: Table = Table {
         section("run", &RUN),
         optional_section("distill", &DISTILL),
         section("collectives", &COLLECTIVES).free(),
-        section("communication", &COMMUNICATION).free().words(&["NCCL_ALGO", "coll_tuned"]),
+        section("communication", &COMMUNICATION).free(),
         int("train_batch_size", 1, "", "sequences of one optimizer step = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks; \"auto\" = solve").deepspeed().auto().words(&["global_batch_size", "batch_size"]),
         int("train_micro_batch_size_per_gpu", 1, "", "sequences of one forward pass on one rank; \"auto\" = solve").deepspeed().auto().free().words(&["per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size", "train_micro_batch_size"]),
         int("gradient_accumulation_steps", 1, "", "forward passes per optimizer step; \"auto\" = solve").deepspeed().auto().free().words(&["grad_accum_steps", "accumulation_steps", "grad_accum"]),

@@ -1,6 +1,5 @@
 //! What a communicator needs for sums whose algorithm somebody chose: that all its members chose the same, and a communicator of the library's own.
 
-use crate::hosts;
 use crate::library::{Group, Mpi};
 use crossweave_hosts::{Algorithm, Choice, KEY};
 use crossweave_plugin::{Code, Error, GroupRank, Host, Members, Result, fail};
@@ -113,7 +112,9 @@ impl<'a> Making<'a> {
         // The library waits without a limit, so a thread does it that may be left behind.
         let (tell, told) = std::sync::mpsc::channel();
         let (mpi, at) = (self.mpi.clone(), at.to_vec());
-        let tag = (hosts::number(self.prefix) & 0x7fff) as i32;
+        // One that all members share, and communicators that are made at the same time hardly do.
+        let step = |h: u32, b: u8| h.wrapping_mul(31).wrapping_add(u32::from(b));
+        let tag = (self.prefix.bytes().fold(0, step) & 0x7fff) as i32;
         self.host.spawn(Box::new(move || {
             let made = mpi.native().and_then(|native| native.group(&at, tag));
             let _ = tell.send(made);
