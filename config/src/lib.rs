@@ -32,6 +32,7 @@ mod batch;
 mod best;
 mod canonical;
 mod check;
+mod communication;
 mod conflicts;
 mod data;
 mod deepspeed;
