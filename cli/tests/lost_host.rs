@@ -45,6 +45,10 @@ fn of_many_lost_hosts_every_one_is_taken_back() {
     goes_on(&losses);
 }
 
+fn is_save(name: &std::ffi::OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.starts_with("step-"))
+}
+
 /// Plays one run to which these hosts are lost in these ways, one after the other, and come back.
 fn goes_on(losses: &[(u32, &str)]) {
     plugin();
@@ -79,7 +83,7 @@ fn goes_on(losses: &[(u32, &str)]) {
         ("HOSTS", "on"),
         ("OUT", "out"),
         ("MIN", "2"),
-        ("EVERY", "0.5"),
+        ("EVERY", "1"),
         ("RSH", &format!("bash {script} reach")),
         ("MPIRUN", "mpirun.openmpi"),
         ("CROSSWEAVE", env!("CARGO_BIN_EXE_crossweave")),
@@ -120,7 +124,12 @@ fn goes_on(losses: &[(u32, &str)]) {
         true => records(&s.path("out")).len(),
         false => 0,
     };
-    until("begins", &|| steps() > 30);
+    // A save is written while steps go on.
+    let saved = || {
+        let all = std::fs::read_dir(s.path("out/checkpoints")).ok();
+        all.is_some_and(|mut all| all.any(|e| e.is_ok_and(|e| is_save(&e.file_name()))))
+    };
+    until("begins", &|| steps() > 30 && saved());
     for (host, how) in losses {
         let host = host.to_string();
         let without = || text().matches("on 2 of 3 hosts, from step-").count();

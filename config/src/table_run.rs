@@ -320,7 +320,7 @@ const RUN: Table = Table {
         )
         .free()
         .example("\"eth0\"")
-        .words(&["GLOO_SOCKET_IFNAME", "btl_tcp_if_include"]),
+        .words(&["gloo_socket_ifname", "btl_tcp_if_include"]),
         flag(
             "find_nan",
             "false",
