@@ -6,6 +6,16 @@ use common::mpi::{families, plugin};
 use common::{Scratch, model_bytes};
 use crossweave_tests::system::within;
 
+/// Sizes at which heads of packets and what else a step says are little beside gradients.
+const SIZES: [&str; 6] = [
+    "run.comm_timeout_s=900",
+    "model.n_embd=192",
+    "model.n_head=4",
+    "train_batch_size=24",
+    "run.checkpoint_every=1000",
+    "run.validate_every=1000",
+];
+
 /// Bytes that each host has sent.
 fn sent(hosts: &Hosts) -> Vec<f64> {
     let of = |host: u32| {
@@ -52,14 +62,7 @@ fn planned(hosts: &Hosts, each: u32, sizes: &[String]) -> Vec<f64> {
 #[test]
 fn what_leaves_a_host_does_not_grow_with_its_ranks() {
     plugin();
-    let sizes = sets(&[
-        "run.comm_timeout_s=900",
-        "model.n_embd=192",
-        "model.n_head=4",
-        "train_batch_size=24",
-        "run.checkpoint_every=1000",
-        "run.validate_every=1000",
-    ]);
+    let sizes = sets(&SIZES);
     let cases = [(2, vec![1.0, 1.0]), (3, vec![1.0, 2.0, 1.0])];
     for (family, (count, want)) in families().into_iter().zip(cases) {
         let Some(hosts) = Hosts::up(count, &[]) else {
@@ -85,15 +88,8 @@ fn what_leaves_a_host_by_name_is_what_plan_says() {
         let Some(hosts) = Hosts::up(2, &[]) else {
             return;
         };
-        let sizes = sets(&[
-            "run.comm_timeout_s=900",
-            "model.n_embd=192",
-            "model.n_head=4",
-            "train_batch_size=24",
-            "run.checkpoint_every=1000",
-            "run.validate_every=1000",
-            &format!("communication.algorithm={by}"),
-        ]);
+        let by_name = format!("communication.algorithm={by}");
+        let sizes = sets(&[&SIZES[..], &[by_name.as_str()]].concat());
         let got = sent_by_a_step(&hosts, family, 2, &sizes);
         let planned = planned(&hosts, 2, &sizes);
         println!("{family}, {by}: {got:.3?} model sizes a step of {planned:.3?}");

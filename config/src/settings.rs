@@ -84,7 +84,7 @@ pub struct Settings {
     pub seed: Option<u64>,
 }
 
-/// `communication`.
+/// The section `communication`: algorithms of sums between processes (ADR 0154).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Communication {
@@ -95,7 +95,7 @@ pub struct Communication {
     pub axes: Vec<String>,
 }
 
-/// `communication.algorithm`.
+/// The key `communication.algorithm`: a word, or one for each kind of sum.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Algorithms {
@@ -111,7 +111,7 @@ impl Default for Algorithms {
     }
 }
 
-/// `communication.algorithm` by kinds.
+/// The object form of `communication.algorithm`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AlgorithmOfKinds {

@@ -37,7 +37,7 @@ pub(crate) const STREAM_FLAGS: u32 = 1 | 2;
 pub(crate) const STREAM_COMPLETE: i32 = 0;
 /// The priority of every stream: what training devices take, to CANN 9.0.
 pub(crate) const PRIORITY: u32 = 0;
-/// What `aclrtMemcpyAsync` wants both addresses to be multiples of, to CANN 8.3.
+/// The alignment in bytes of both addresses of `aclrtMemcpyAsync`, to CANN 8.3.
 pub(crate) const COPY_ALIGN: u64 = 64;
 /// Most bytes of a row of `aclrtMemcpy2dAsync`, a power of two below its limit of 5,000,000, and most rows.
 pub(crate) const ROW: usize = 1 << 22;
@@ -46,9 +46,9 @@ pub(crate) const ROWS: usize = 5 << 20;
 pub(crate) const CALLBACK_BLOCK: i32 = 1;
 /// `ACL_OPT_DETERMINISTIC`.
 pub(crate) const OPT_DETERMINISTIC: i32 = 0;
-/// `ACL_HOST_REG_PINNED`.
+/// The flag `ACL_HOST_REG_PINNED` of `aclrtHostRegisterV2`: the memory is page-locked.
 pub(crate) const HOST_REG_PINNED: u32 = 0x1000_0000;
-/// What memory that is registered begins at a multiple of.
+/// The alignment in bytes of host memory that is registered: a page.
 pub(crate) const PAGE: usize = 4096;
 /// `ACL_ERROR_REPEAT_INITIALIZE`: somebody in this process has started it.
 pub(crate) const STARTED_ALREADY: Status = 100002;

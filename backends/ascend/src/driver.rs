@@ -20,7 +20,7 @@ struct Lane {
     users: Vec<usize>,
     /// How often its work was thrown away.
     ended: Arc<AtomicUsize>,
-    /// What it waits for, of streams that communicators used.
+    /// Its waits for streams that communicators used.
     waits: Vec<Wait>,
     /// It waited for what was thrown away, so that its own work was too.
     stuck: bool,
@@ -36,7 +36,7 @@ struct Lanes {
 
 /// A wait that may not be over.
 struct Wait {
-    /// How often the work of the stream was thrown away that is waited for.
+    /// The number of times that the work of the awaited stream was thrown away.
     of: Arc<AtomicUsize>,
     /// Recorded behind the wait.
     passed: Handle,
@@ -78,7 +78,7 @@ pub(crate) struct Acl {
     copies: Copies,
 }
 
-/// What is known of copies.
+/// The limits of copies under this version of ACL, and the pairs of devices that may copy to each other.
 #[derive(Default)]
 struct Copies {
     /// Newer than CANN 8.3: they begin anywhere, and rows are copied on the device too.
@@ -212,7 +212,7 @@ impl Acl {
             .for_each(|l| l.users.retain(|u| *u != by));
     }
 
-    /// What the communicator left on streams is given up: its peers do not come. ACL ends the stream's work, so that the stream can be let go. Who
+    /// Gives up the work that the communicator left on streams, since its peers do not come: ACL ends the streams' work, so that these can be let go. A stream that
     /// waits for a record among that work would wait for ever (the page of `aclrtStreamAbort` says so), and is ended too.
     pub(crate) fn give_up(&self, by: usize) {
         // Held meanwhile: a stream is taken off the list before it is destroyed.
@@ -387,7 +387,7 @@ impl Acl {
     /// Fills `n` times a pattern.
     ///
     /// # Safety
-    /// As [`Runtime`] says.
+    /// The spans are live until the stream has passed the copy (R8).
     pub(crate) unsafe fn fill(&self, to: Address, pattern: &[u8], n: usize, s: Handle) -> Outcome {
         let w = pattern.len();
         if self.is_host(to) {
@@ -430,7 +430,7 @@ impl Acl {
     /// Copies page-locked memory to the device.
     ///
     /// # Safety
-    /// As [`Runtime`] says; `room` bytes are there.
+    /// The spans are live until the stream has passed the copy (R8), and `room` bytes are there.
     pub(crate) unsafe fn to_device(
         &self,
         to: Address,
@@ -446,7 +446,7 @@ impl Acl {
     /// Copies from and to anywhere.
     ///
     /// # Safety
-    /// As [`Runtime`] says.
+    /// The spans are live until the stream has passed the copy (R8).
     pub(crate) unsafe fn copy(
         &self,
         to: Address,
@@ -470,7 +470,7 @@ impl Acl {
     /// Copies that way. Where ACL wants aligned addresses, others go as rows, of which it does not.
     ///
     /// # Safety
-    /// As [`Runtime`] says; `room` bytes are there.
+    /// The spans are live until the stream has passed the copy (R8), and `room` bytes are there.
     unsafe fn send(
         &self,
         way: i32,
@@ -501,7 +501,7 @@ impl Acl {
     /// Copies rows from and to anywhere but within the host.
     ///
     /// # Safety
-    /// As [`Runtime`] says.
+    /// The spans are live until the stream has passed the copy (R8).
     #[allow(clippy::too_many_arguments)]
     pub(crate) unsafe fn send_rows(
         &self,

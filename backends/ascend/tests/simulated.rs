@@ -35,7 +35,7 @@ impl Simulated {
     }
 
     /// A function of the simulator's that takes and gives integers.
-    pub(crate) fn ask(&self, name: &str, a: i32, b: i32) -> i32 {
+    fn ask(&self, name: &str, a: i32, b: i32) -> i32 {
         // SAFETY: functions of at most two integers; one that takes fewer does not look at the rest.
         unsafe {
             let f = self

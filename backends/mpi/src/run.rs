@@ -181,14 +181,10 @@ impl Run<'_> {
         self.others().collect()
     }
 
-    /// The algorithm of this reduction, of what was chosen: what is no sum goes in rank order by all of them.
+    /// The algorithm of this reduction, of which a rank alone needs none.
     fn algorithm(&self, chosen: Algorithm) -> Algorithm {
         let sum = matches!(self.p.reduce, RED_SUM | RED_AVG | RED_PREMUL_SUM);
-        match chosen {
-            Algorithm::Ordered => chosen,
-            _ if sum && self.n > 1 => chosen,
-            _ => Algorithm::Auto,
-        }
+        chosen.of_reduction(sum && self.n > 1)
     }
 
     /// Is a reduction run along a chain of hosts?

@@ -9,7 +9,7 @@ use crossweave_hal::{
     Bootstrap, Collective, CommOptions, Communicator, DType, Device, HostServices, Plugin, Reduce,
     Region, Stream, Tag, abi,
 };
-use crossweave_hosts::{Algorithm, Call, Choice, Hosts, Kind};
+use crossweave_hosts::{Call, Choice, Hosts, Kind};
 use crossweave_layers::{Census, Counts, OfCollective, wrap};
 use crossweave_mesh::Collectives;
 use serde::Serialize;
@@ -49,11 +49,7 @@ impl BetweenProcesses {
             _ => return None,
         };
         let sums = [abi::RED_SUM, abi::RED_AVG, abi::RED_PREMUL_SUM];
-        let by = match by {
-            Algorithm::Ordered => by,
-            _ if sums.contains(&of.reduce) => by,
-            _ => Algorithm::Auto,
-        };
+        let by = by.of_reduction(sums.contains(&of.reduce));
         let dtype = DType::from_id(of.dtype)?;
         let width = dtype.bytes(1);
         let call = Call {

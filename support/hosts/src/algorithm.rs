@@ -36,6 +36,15 @@ impl Algorithm {
         Algorithm::Halving,
     ];
 
+    /// The algorithm of a reduction for which this one was chosen: what is no sum goes in rank order.
+    pub fn of_reduction(self, is_sum: bool) -> Algorithm {
+        match self {
+            Algorithm::Ordered => self,
+            _ if is_sum => self,
+            _ => Algorithm::Auto,
+        }
+    }
+
     /// The word of configs.
     pub fn name(self) -> &'static str {
         match self {

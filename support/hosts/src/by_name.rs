@@ -110,7 +110,7 @@ pub struct Round {
 impl Hosts {
     /// What all ranks say to which in a sum by an algorithm that gives the order up; `None` of other calls. What a library's own calls say is its
     /// affair: they count as a ring, and as owners where they move words of 16 bits.
-    pub(crate) fn said_by_name(&self, call: Call) -> Option<Vec<Said>> {
+    pub(crate) fn messages_by_name(&self, call: Call) -> Option<Vec<Said>> {
         let blocks = match call.kind {
             Kind::AllReduce => false,
             Kind::ReduceScatter => true,

@@ -68,7 +68,7 @@ pub struct Sent {
 impl Hosts {
     /// The bytes that each host's ranks send in a collective over all of these.
     pub fn sent(&self, call: Call) -> Vec<Sent> {
-        if let Some(all) = self.said_by_name(call) {
+        if let Some(all) = self.messages_by_name(call) {
             let mut sent = vec![Sent::default(); self.count()];
             for (rank, to, _, bytes) in all {
                 let of = &mut sent[self.of(rank)];
@@ -142,7 +142,7 @@ impl Hosts {
         if n == 1 || call.by == Algorithm::Native {
             return (n == 1).then_some(0);
         }
-        if let Some(all) = self.said_by_name(call) {
+        if let Some(all) = self.messages_by_name(call) {
             let mut each = vec![0; self.of.len()];
             all.iter()
                 .for_each(|(rank, _, messages, _)| each[*rank] += messages);

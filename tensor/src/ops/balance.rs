@@ -79,8 +79,8 @@ impl Counted {
         Ok(Counted { which, many })
     }
 
-    /// Their number is known by the `k` choices of each, of which `[G, E]` are of each expert.
-    fn known(&self, run: &Run<'_>, choices: &Tensor, k: u64) -> Result<()> {
+    /// Sets the numbers of tokens that count from the `k` choices of each, of which `[G, E]` are of each expert.
+    fn count_from_choices(&self, run: &Run<'_>, choices: &Tensor, k: u64) -> Result<()> {
         let scopes = self.many.numel();
         let all = run.empty([scopes, 1], DType::F32)?;
         sum(run, &all, choices, 1)?;
@@ -192,7 +192,7 @@ impl Cx<'_> {
         }
         sum(run, &to, &weighed.view([scopes, each, e]), 1)?;
         if let Some(c) = &counted {
-            c.known(run, &parts.view([scopes, e]), k)?;
+            c.count_from_choices(run, &parts.view([scopes, e]), k)?;
             let many = c.many.strided([scopes, e], &[1, 0], 0);
             for half in [&parts, &means] {
                 let half = half.view([scopes, e]);

@@ -1,11 +1,12 @@
 //! Sums that give up the order of ranks because somebody asked for it: round a ring, up and down a tree, by halves (`crossweave_hosts` has the shapes,
 //! and what each says). Sums under way keep all their bits, and 16-bit results are rounded once.
 
-use super::{Run, copy};
+use super::{FEW, Run, copy};
 use crate::fold::{Fold, Part};
 use crossweave_abi::{DType, RED_PREMUL_SUM, RED_SUM};
 use crossweave_hosts::{Algorithm, Halves, Kind, PIECE, parent};
 use crossweave_plugin::Result;
+use smallvec::SmallVec;
 
 /// A piece of a vector on its way to its sum, on one rank.
 struct Sum<'a> {
@@ -39,7 +40,8 @@ pub(super) unsafe fn all_reduce(run: &Run<'_>, by: Algorithm) -> Result<()> {
                     sum.halve(halves, &halves.cuts(Kind::AllReduce, count), to, None)?;
                 }
                 _ => {
-                    let cuts: Vec<u64> = (0..=run.n).map(|r| run.cut(count, r)).collect();
+                    let cuts: SmallVec<[u64; FEW]> =
+                        (0..=run.n).map(|r| run.cut(count, r)).collect();
                     sum.ring(&cuts)?;
                     sum.ring_back(&cuts, to)?;
                 }
@@ -77,7 +79,7 @@ pub(super) unsafe fn reduce_scatter(run: &Run<'_>, by: Algorithm, aside: bool) -
                 let cuts = halves.cuts(Kind::ReduceScatter, count * n as u64);
                 sum.halve(halves, &cuts, to, Some(count))?;
             } else {
-                let cuts: Vec<u64> = (0..=n as u64).map(|r| r * count).collect();
+                let cuts: SmallVec<[u64; FEW]> = (0..=n as u64).map(|r| r * count).collect();
                 sum.ring(&cuts)?;
                 sum.give(cuts[run.me] as usize, to, count as usize);
             }
@@ -257,7 +259,8 @@ impl Sum<'_> {
         let (run, n, me) = (self.run, self.run.n, self.run.me);
         let above = parent(me);
         let below = (0..n.ilog2() + 1).map(|k| me + (1 << k));
-        let below: Vec<usize> = below.filter(|r| *r < n && parent(*r) == Some(me)).collect();
+        let below: SmallVec<[usize; FEW]> =
+            below.filter(|r| *r < n && parent(*r) == Some(me)).collect();
         let (sums, results) = (count * self.wide, run.p.bytes(count as u64));
         // SAFETY: promised by the caller.
         unsafe {

@@ -11,7 +11,6 @@ use crate::library::Shares;
 use crossweave_abi::{RED_AVG, RED_PREMUL_SUM};
 use crossweave_plugin::Result;
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 
 /// Bytes of a piece; of blocks, of all of them together.
 const PIECE: usize = 4 << 20;
@@ -113,7 +112,7 @@ impl<'a> Native<'a> {
         let room = p.bytes(step).next_multiple_of(LINE);
         let scratch = self.run.m.scratch(WINDOW * room);
         let pieces = p.count.div_ceil(step);
-        let mut under_way: VecDeque<Way<'_>> = VecDeque::new();
+        let mut under_way: SmallVec<[Way<'_>; WINDOW]> = SmallVec::new();
         for turn in 0..pieces + WINDOW as u64 - 1 {
             // SAFETY: promised by the caller; a place has been left by the piece before in it.
             unsafe {
@@ -125,16 +124,15 @@ impl<'a> Native<'a> {
                     flight.of_all(p.bytes(count), |own, g| {
                         own.all_reduce(g, at, count as i32, p.dtype)
                     })?;
-                    under_way.push_back(Way {
+                    under_way.push(Way {
                         flight,
                         at,
                         from,
                         count,
                     });
                 }
-                if turn + 1 >= WINDOW as u64
-                    && let Some(mut way) = under_way.pop_front()
-                {
+                if turn + 1 >= WINDOW as u64 && !under_way.is_empty() {
+                    let mut way = under_way.remove(0);
                     way.flight.land()?;
                     self.give(way.at, p.recv.add(p.bytes(way.from)), way.count);
                 }
@@ -222,7 +220,7 @@ impl<'a> Native<'a> {
         let to = if aside { scratch } else { p.recv };
         let numbers: *mut i32 = scratch.wrapping_add(all).cast();
         let pieces = p.count.div_ceil(step);
-        let mut under_way: VecDeque<Way<'_>> = VecDeque::new();
+        let mut under_way: SmallVec<[Way<'_>; WINDOW]> = SmallVec::new();
         for turn in 0..pieces + WINDOW as u64 - 1 {
             // SAFETY: promised by the caller; places lie apart, and have been left by the piece before in them.
             unsafe {
@@ -252,16 +250,15 @@ impl<'a> Native<'a> {
                     flight.of_all(bytes * n, |own, g| {
                         own.reduce_scatter(g, at, sum, count as i32, p.dtype)
                     })?;
-                    under_way.push_back(Way {
+                    under_way.push(Way {
                         flight,
                         at: sum,
                         from,
                         count,
                     });
                 }
-                if turn + 1 >= WINDOW as u64
-                    && let Some(mut way) = under_way.pop_front()
-                {
+                if turn + 1 >= WINDOW as u64 && !under_way.is_empty() {
+                    let mut way = under_way.remove(0);
                     way.flight.land()?;
                     self.give(way.at, to.add(p.bytes(way.from)), way.count);
                 }
